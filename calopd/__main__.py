@@ -1,0 +1,5 @@
+"""python -m calopd"""
+
+from calopd.cli import main
+
+main()

@@ -1,0 +1,53 @@
+"""The `calopd` command. Arguments are parsed before anything heavy is imported, so that --help is instant."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from calopd.entry import guarded
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="calopd", description="On-policy distillation that learns what is worth learning.")
+    commands = top.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="train on this machine: starts, watches and stops all services")
+    run.add_argument("config", type=Path, nargs="?", help="the run's TOML, e.g. configs/demo.toml")
+    run.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run in this directory")
+    run.add_argument("--overwrite", action="store_true", help="start anew where a run of this name exists")
+    run.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one setting")
+    report = commands.add_parser("report", help="write a run's report.html again")
+    report.add_argument("directory", type=Path)
+    return top
+
+
+def main() -> None:
+    arguments = parser().parse_args()
+    guarded(lambda: _run(arguments) if arguments.command == "run" else _report(arguments))
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    from calopd.config import load_config
+    from calopd.errors import ConfigError
+    from calopd.launch import Stopped, run
+
+    if (arguments.config is None) == (arguments.resume is None):
+        raise ConfigError("give either a configuration or --resume DIR")
+    file = arguments.resume / "config.toml" if arguments.resume else arguments.config
+    config = load_config(file, arguments.set)
+    if arguments.resume and config.run_dir.resolve() != arguments.resume.resolve():
+        raise ConfigError(f"{file} is of the run {config.run_dir}, not {arguments.resume}: resume it from where it began")
+    try:
+        run(config, resume=arguments.resume is not None, overwrite=arguments.overwrite)
+    except Stopped:
+        print(f"stopped; go on with: calopd run --resume {config.run_dir}", file=sys.stderr)
+        sys.exit(130)
+
+
+def _report(arguments: argparse.Namespace) -> None:
+    from calopd.report import write_report
+
+    print(write_report(arguments.directory))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""Client of the teacher: round robin over replicas, bounded calls in flight, retries only where they are safe."""
+
+import asyncio
+import itertools
+import logging
+import random
+from collections.abc import Mapping, Sequence
+
+import grpc
+import numpy as np
+from prometheus_client import Counter
+
+from calopd import wire
+from calopd.errors import InvalidRequest, UnhealthyTeacher
+from calopd.health import check_scores
+from calopd.tokens import check_same_vocabulary, fingerprint
+from calopd.types import Scores
+from calopd.v1 import teacher_scorer_pb2
+from calopd.v1.teacher_scorer_pb2_grpc import TeacherScorerStub
+
+log = logging.getLogger(__name__)
+
+# Scoring has no side effects, so that whatever may pass is tried again; a refused request is not.
+RETRIED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INTERNAL)
+CHANNEL_OPTIONS = [
+    ("grpc.lb_policy_name", "round_robin"),
+    ("grpc.max_receive_message_length", 256 * 2**20),
+    ("grpc.max_send_message_length", 64 * 2**20),
+    ("grpc.keepalive_time_ms", 30_000),
+]
+retries = Counter("calopd_rollout_teacher_retries", "Calls to the teacher that were tried again", ["reason"])
+
+
+class TeacherClient:
+    """Talks to one or more teacher replicas. Use from one event loop."""
+
+    def __init__(
+        self, addresses: Sequence[str], *, token: str = "", deadline_seconds: float = 600.0, in_flight: int = 64
+    ) -> None:
+        self._channels = [grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) for address in addresses]
+        self._stubs = itertools.cycle([TeacherScorerStub(channel) for channel in self._channels])
+        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        self._deadline = deadline_seconds
+        self._slots = asyncio.Semaphore(in_flight)
+        self._vocabulary_size = 0
+
+    async def close(self) -> None:
+        for channel in self._channels:
+            await channel.close()
+
+    async def describe(self, with_vocabulary: bool = False) -> teacher_scorer_pb2.DescribeResponse:
+        request = teacher_scorer_pb2.DescribeRequest(with_vocabulary=with_vocabulary)
+        return await next(self._stubs).Describe(request, metadata=self._metadata, timeout=30)
+
+    async def check_vocabulary(self, student_vocabulary: Sequence[str]) -> teacher_scorer_pb2.DescribeResponse:
+        """Refuse a teacher of another vocabulary, saying which ids differ."""
+        described = await self.describe()
+        if described.vocabulary_fingerprint != fingerprint(student_vocabulary):
+            full = await self.describe(with_vocabulary=True)
+            check_same_vocabulary(student_vocabulary, list(full.vocabulary))
+        self._vocabulary_size = described.vocabulary_size
+        return described
+
+    async def score(
+        self,
+        trajectory_id: str,
+        response_ids: np.ndarray,
+        contexts: Mapping[str, np.ndarray],
+        *,
+        top_k: int = 0,
+        want_entropy: bool = False,
+    ) -> Scores:
+        """Scores of one response under all contexts; waits as long as no teacher can be reached."""
+        request = wire.score_request(trajectory_id, response_ids, contexts, top_k, want_entropy)
+        for attempt in itertools.count():
+            try:
+                async with self._slots:
+                    stub = next(self._stubs)
+                    message = await stub.Score(request, metadata=self._metadata, timeout=self._deadline)
+                scores = wire.scores_from_message(message)
+                for row in scores.logprobs:
+                    check_scores(row, len(response_ids), self._vocabulary_size or 2**31)
+                return scores
+            except grpc.aio.AioRpcError as error:
+                if error.code() == grpc.StatusCode.INVALID_ARGUMENT:
+                    raise InvalidRequest(error.details()) from None
+                if error.code() not in RETRIED:
+                    raise
+                await self._pause(attempt, error.code().name, error.details() or "")
+            except UnhealthyTeacher as error:
+                await self._pause(attempt, "UNHEALTHY", str(error))
+        raise AssertionError("unreachable")
+
+    async def _pause(self, attempt: int, reason: str, details: str) -> None:
+        retries.labels(reason).inc()
+        seconds = min(10.0, 0.1 * 2**attempt) * random.uniform(0.5, 1.0)
+        if attempt in (0, 4) or attempt % 20 == 0:
+            log.warning("teacher: %s (%s); trying again, attempt %d, in %.1f s", reason, details, attempt + 2, seconds)
+        await asyncio.sleep(seconds)

@@ -1,0 +1,283 @@
+"""One TOML file for a run: the defaults are the paper's recipe, unknown keys are refused with the nearest name."""
+
+import difflib
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tomli_w
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from calopd.contexts import INTERVENTIONS, group_probes
+from calopd.errors import ConfigError
+from calopd.losses import LossAggMode
+from calopd.methods import METHODS, Method
+from calopd.types import MethodSettings, Sampling
+
+ENV_PREFIX = "CALOPD__"
+Port = Annotated[int, Field(ge=1, le=65_535)]
+Dtype = Literal["float32", "bfloat16"]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class Run(Section):
+    name: str = Field(default="run", pattern=r"^[A-Za-z0-9._-]+$")
+    dir: Path = Path("runs")
+    """The run lives in `dir`/`name`."""
+    steps: int = Field(default=100, ge=1)
+    seed: int = 0
+    deterministic: bool = True
+    """Trajectories enter the gradient in the order of their tickets, in fixed micro-batches."""
+
+
+class Data(Section):
+    train: Path
+    heldout: Path | None = None
+    max_prompt_tokens: int = Field(default=2_048, ge=1)
+    max_context_tokens: int = Field(default=4_096, ge=1)
+    """Limit of the teacher's prompts, which carry an intervention."""
+
+
+class MethodSection(Section):
+    name: str = "cal_opd"
+    relaxation: float = Field(default=5.0, ge=1)
+    """The paper's lambda."""
+    probes: tuple[str, ...] = ("eval",)
+    """Groups (`eval` = both of its contexts) or single contexts (`inst+`)."""
+    placement: Literal["after", "before"] = "after"
+    """Where the intervention stands: after or before the problem."""
+    loss_agg_mode: LossAggMode = "seq-mean-token-mean"
+    clamp: Annotated[float | None, BeforeValidator(lambda v: None if v == "none" else v)] = Field(default=10.0, gt=0)
+    """Bound of the advantage on both sides; `"none"` = unbounded."""
+    student_logprobs: Literal["learner", "rollout"] = "learner"
+    """Whose log-probabilities stand for the student in the advantage."""
+    overlap_top_k: int = Field(default=16, ge=0)
+    """Tokens compared for the overlap metrics; 0 = not measured."""
+    overlap_share: float = Field(default=1.0, ge=0, le=1)
+    """Share of a step's trajectories that the overlap is measured on, drawn from the seed."""
+
+    @model_validator(mode="after")
+    def _known(self) -> "MethodSection":
+        if self.name not in METHODS:
+            raise ValueError(f"unknown method {self.name!r}{_nearest(self.name, METHODS)}")
+        _ = self.settings
+        return self
+
+    @property
+    def method(self) -> Method:
+        return METHODS[self.name]
+
+    @property
+    def settings(self) -> MethodSettings:
+        probes: list[str] = []
+        for entry in self.probes:
+            probes += [entry] if entry in INTERVENTIONS else group_probes(entry)
+        return MethodSettings(relaxation=self.relaxation, probes=tuple(dict.fromkeys(probes)))
+
+
+class Student(Section):
+    path: str
+    """Model directory or hub id."""
+
+
+class Teacher(Section):
+    path: str
+    engine: Literal["torch"] = "torch"
+    addresses: tuple[str, ...] = ()
+    """host:port of the replicas; empty = the local one at `port`."""
+    port: Port = 50_051
+    metrics_port: Port = 9_101
+    dtype: Dtype = "float32"
+    device: str = "auto"
+    batch_tokens: int = Field(default=8_192, ge=1)
+    """Tokens in one forward pass."""
+    chunk: int = Field(default=128, ge=1)
+    """Rows in one projection by the LM head."""
+    max_tokens: int = Field(default=32_768, ge=2)
+    """Longest prompt + response."""
+    max_contexts: int = Field(default=16, ge=1)
+    max_top_k: int = Field(default=64, ge=0)
+    max_waiting: int = Field(default=1_024, ge=1)
+    """Requests that may wait; one more is refused with RESOURCE_EXHAUSTED."""
+    canary_seconds: float = Field(default=60.0, gt=0)
+    deadline_seconds: float = Field(default=600.0, gt=0)
+    """What a client waits for one answer."""
+    threads: int = Field(default=0, ge=0)
+    """CPU threads; 0 = torch's choice."""
+
+
+class Rollout(Section):
+    engine: Literal["vllm", "torch"] = "vllm"
+    replicas: int = Field(default=1, ge=1)
+    """Local processes that `calopd run` starts, at `port`, `port`+1, ..."""
+    port: Port = 8_081
+    dtype: Dtype = "float32"
+    device: str = "auto"
+    temperature: float = Field(default=1.0, gt=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    max_tokens: int = Field(default=16_384, ge=1)
+    max_in_flight: int = Field(default=256, ge=1)
+    """Tickets a replica works on at once."""
+    lease_seconds: float = Field(default=30.0, gt=0)
+    """A ticket whose worker has been silent for so long goes to another one."""
+    max_deliveries: int = Field(default=5, ge=1)
+    """A ticket that was taken up so often without a result is set aside as a dead letter."""
+    gpu_memory_utilization: float = Field(default=0.85, gt=0, le=1)
+    tensor_parallel_size: int = Field(default=1, ge=1)
+    cpu_kv_cache_gib: int = Field(default=1, ge=1)
+    threads: int = Field(default=0, ge=0)
+
+    @property
+    def sampling(self) -> Sampling:
+        return Sampling(self.temperature, self.top_p, self.max_tokens)
+
+
+class Learner(Section):
+    ranks: int = Field(default=1, ge=1)
+    port: Port = 8_082
+    device: str = "auto"
+    trajectories: int = Field(default=256, ge=1)
+    """Trajectories of one optimizer step."""
+    samples: int = Field(default=1, ge=1)
+    """Responses to each problem of a step."""
+    learning_rate: float = Field(default=1e-6, gt=0)
+    warmup_steps: int = Field(default=0, ge=0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = Field(default=0.01, ge=0)
+    gradient_clip: float = Field(default=1.0, gt=0)
+    micro_batch_tokens: int = Field(default=32_768, ge=1)
+    """Tokens, padding included, in one forward and backward pass of a rank."""
+    chunk: int = Field(default=1_024, ge=1)
+    """Rows in one projection by the LM head."""
+    recompute_activations: bool = True
+    compute_dtype: Dtype = "float32"
+    """Parameters and optimizer are float32; this is what the passes compute in."""
+    checkpoint_every: int = Field(default=1, ge=1)
+    keep_checkpoints: int = Field(default=2, ge=1)
+    keep_policies: int = Field(default=2, ge=1)
+    threads: int = Field(default=0, ge=0)
+    show_trajectories: int = Field(default=4, ge=0)
+    """Trajectories of the first, middle and last step that are kept for the report."""
+
+    @model_validator(mode="after")
+    def _groups(self) -> "Learner":
+        if self.trajectories % self.samples:
+            raise ValueError(f"{self.trajectories} trajectories are no multiple of {self.samples} samples a problem")
+        return self
+
+
+class Evaluation(Section):
+    problems: int = Field(default=0, ge=0)
+    """Held-out problems answered before and after training; 0 = no evaluation."""
+    samples: int = Field(default=1, ge=1)
+    temperature: float = Field(default=0.6, gt=0)
+    top_p: float = Field(default=0.95, gt=0, le=1)
+    max_tokens: int = Field(default=20_480, ge=1)
+
+    @property
+    def sampling(self) -> Sampling:
+        return Sampling(self.temperature, self.top_p, self.max_tokens)
+
+
+class Queue(Section):
+    url: str = ""
+    """redis://user:password@host:port/0; empty = `calopd run` starts an embedded server at `port`."""
+    port: Port = 6_399
+
+
+class Config(Section):
+    run: Run = Run()
+    data: Data
+    student: Student
+    teacher: Teacher
+    method: MethodSection = MethodSection()
+    rollout: Rollout = Rollout()
+    learner: Learner = Learner()
+    evaluation: Evaluation = Evaluation()
+    queue: Queue = Queue()
+
+    @model_validator(mode="after")
+    def _heldout(self) -> "Config":
+        if self.evaluation.problems and self.data.heldout is None:
+            raise ValueError("evaluation.problems is set, but data.heldout names no file")
+        return self
+
+    @property
+    def run_dir(self) -> Path:
+        return self.run.dir / self.run.name
+
+    @property
+    def teacher_addresses(self) -> tuple[str, ...]:
+        return self.teacher.addresses or (f"127.0.0.1:{self.teacher.port}",)
+
+    def to_toml(self) -> str:
+        """The resolved configuration; the queue's password is not written down."""
+        values = self.model_dump(mode="json")
+        values["method"]["clamp"] = "none" if self.method.clamp is None else self.method.clamp
+        values["queue"]["url"] = _without_password(self.queue.url)
+        if values["data"]["heldout"] is None:
+            del values["data"]["heldout"]
+        return tomli_w.dumps(values)
+
+
+def load_config(path: Path, overrides: Iterable[str] = (), environ: Mapping[str, str] = os.environ) -> Config:
+    """The file, then CALOPD__SECTION__KEY variables, then `section.key=value` overrides."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    for name, value in sorted(environ.items()):
+        if name.startswith(ENV_PREFIX):
+            _put(values, name[len(ENV_PREFIX) :].lower().split("__"), value, name)
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {override}: expected section.key=value")
+        _put(values, key.strip().split("."), value, f"--set {key}")
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(f"{path}: " + "; ".join(_explain(e) for e in error.errors())) from None
+
+
+def _put(values: dict[str, Any], keys: list[str], text: str, where: str) -> None:
+    """Set a nested key; the text is a TOML value where it is one, else a string."""
+    try:
+        value = tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    for key in keys[:-1]:
+        values = values.setdefault(key, {})
+        if not isinstance(values, dict):
+            raise ConfigError(f"{where}: {key} is a value, not a section")
+    values[keys[-1]] = value
+
+
+def _explain(error: Any) -> str:
+    where = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "extra_forbidden":
+        section: Any = Config
+        for part in error["loc"][:-1]:
+            section = section.model_fields[part].annotation
+        return f"unknown key {where}{_nearest(str(error['loc'][-1]), section.model_fields)}"
+    if error["type"] == "missing":
+        return f"{where} is missing"
+    message = error["msg"].removeprefix("Value error, ")
+    return f"{where}: {message} (given: {error['input']!r})" if where and error["type"] != "value_error" else message
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f": did you mean {close[0]}?" if close else f"; there are {', '.join(sorted(known))}"
+
+
+def _without_password(url: str) -> str:
+    scheme, separator, rest = url.partition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}" if separator else url

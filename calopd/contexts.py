@@ -1,0 +1,95 @@
+"""Contexts: what the teacher alone sees. Interventions, negatives, and the prompts they become."""
+
+import random
+import re
+from collections.abc import Callable, Sequence
+
+from calopd.errors import ConfigError
+from calopd.types import Problem
+
+SYSTEM_PROMPT = (
+    "You are a helpful math assistant. Please solve the math problem.\n\n"
+    "You must enclose your final answer exactly within \\boxed{}."
+)
+
+_ANSWER = (
+    "A verified ground-truth answer is provided as a reliable reference: {answer}. "
+    "Use it to guide your reasoning while providing a complete and logically coherent solution."
+)
+_SOLUTION = (
+    "A reference solution is provided as additional guidance: {solution}. "
+    "Use it while independently providing a complete and logically coherent solution."
+)
+
+INTERVENTIONS: dict[str, str] = {
+    "inst+": "Please reason through the problem carefully and thoroughly. "
+    "Verify intermediate steps and provide a complete, rigorous solution.",
+    "inst-": "Please solve the problem quickly and directly. "
+    "Avoid unnecessary elaboration or extensive verification and reach the final answer efficiently.",
+    "eval+": "A gold-standard verifier has judged that the following solution reaches the correct final answer. "
+    "The reasoning is rigorous, coherent, and mathematically sound.",
+    "eval-": "A gold-standard verifier has judged that the following solution does not reach the correct final answer. "
+    "The reasoning is flawed, incoherent, and mathematically unreliable.",
+    "ans+": _ANSWER,
+    "ans-": _ANSWER,
+    "sol+": _SOLUTION,
+    "sol-": _SOLUTION,
+}
+"""Context name -> text. `ans-` and `sol-` are the text of `ans+` and `sol+` with a negative filled in."""
+
+BASE = "c0"
+
+
+def group_probes(group: str) -> tuple[str, ...]:
+    """The contexts of a group, `eval` -> (`eval+`, `eval-`)."""
+    names = tuple(name for name in INTERVENTIONS if name[:-1] == group)
+    if not names:
+        groups = sorted({name[:-1] for name in INTERVENTIONS})
+        raise ConfigError(f"unknown probe group {group!r}; the groups are {', '.join(groups)}")
+    return names
+
+
+def wrong_answer(answer: str, problem_id: str, seed: int) -> str:
+    """Another answer with as many digits, drawn from the seed and the problem's id; `(answer)+1` without digits."""
+    if not re.search(r"\d", answer):
+        return f"({answer})+1"
+    draw = random.Random(f"wrong-answer/{seed}/{problem_id}")
+    while True:
+        leading = True
+        out = []
+        for char in answer:
+            if char.isdigit():
+                out.append(str(draw.randint(1, 9) if leading and char != "0" else draw.randint(0, 9)))
+                leading = False
+            else:
+                out.append(char)
+        if (wrong := "".join(out)) != answer:
+            return wrong
+
+
+def unrelated_solution(problem: Problem, others: Sequence[Problem], length: Callable[[str], int], seed: int) -> str:
+    """The solution of another problem (other text, other answer) of nearly the same tokenized length (10 %)."""
+    candidates = [p for p in others if p.solution and p.problem != problem.problem and p.answer != problem.answer]
+    if not candidates:
+        raise ConfigError(f"problem {problem.id}: no other problem with a solution to draw an unrelated one from")
+    wanted = length(problem.solution)
+    near = [p for p in candidates if abs(length(p.solution) - wanted) < 0.1 * wanted]
+    if not near:
+        return min(candidates, key=lambda p: (abs(length(p.solution) - wanted), p.id)).solution
+    return random.Random(f"unrelated-solution/{seed}/{problem.id}").choice(near).solution
+
+
+def user_turn(problem: Problem, intervention: str = "", *, before: bool = False) -> str:
+    """The problem; with an intervention, a blank line and its text (or the other way round)."""
+    if not intervention:
+        return problem.problem
+    parts = (intervention, problem.problem) if before else (problem.problem, intervention)
+    return "\n\n".join(parts)
+
+
+def messages(problem: Problem, intervention: str = "", *, before: bool = False) -> list[dict[str, str]]:
+    """The chat turns of a context; the system turn is the same in all of them and for the student."""
+    return [
+        {"role": "system", "content": SYSTEM_PROMPT},
+        {"role": "user", "content": user_turn(problem, intervention, before=before)},
+    ]

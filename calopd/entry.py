@@ -1,0 +1,40 @@
+"""What the entry points share: parse first, import the heavy things later, one clear line for a user's error."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from calopd.config import Config
+
+CONFIG_ERROR_EXIT = 78
+"""EX_CONFIG of sysexits: starting it again cannot help."""
+
+
+def service_main(service: str, description: str | None) -> "Config":
+    """The configuration of a service from its command line."""
+    parser = argparse.ArgumentParser(prog=f"python -m services.{service}", description=description)
+    parser.add_argument("--config", type=Path, required=True, help="the run's TOML")
+    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one setting")
+    arguments = parser.parse_args()
+
+    from calopd.config import load_config
+    from calopd.telemetry import setup_logging
+
+    setup_logging(service)
+    return load_config(arguments.config, arguments.set)
+
+
+def guarded(main: Callable[[], None]) -> None:
+    """Run an entry point; errors a user can cause become one line and their own exit code."""
+    from calopd.errors import CalopdError
+
+    try:
+        main()
+    except CalopdError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(CONFIG_ERROR_EXIT)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,29 @@
+"""The errors a user or a peer can cause. Everything else is a bug and rises as it is."""
+
+
+class CalopdError(Exception):
+    """Base of all: the message says what was given, what was expected and what to do."""
+
+
+class ConfigError(CalopdError):
+    """The configuration, a path in it, or the data behind it is wrong."""
+
+
+class InvalidRequest(CalopdError):
+    """A request that no retry can make right (INVALID_ARGUMENT on the wire)."""
+
+
+class Overloaded(CalopdError):
+    """No room right now; the same request may be sent again later (RESOURCE_EXHAUSTED)."""
+
+
+class UnhealthyTeacher(CalopdError):
+    """Scores that must not reach the optimizer: NaN, wrong length, uniform or constant."""
+
+
+class VocabularyMismatch(CalopdError):
+    """Teacher and student do not share the vocabulary."""
+
+
+class PolicyError(CalopdError):
+    """A published policy that is missing, incomplete or does not match its manifest."""

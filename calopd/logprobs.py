@@ -1,0 +1,126 @@
+"""From hidden states to log-probabilities without ever holding [T, V]: the LM head in chunks, float32 log-sum-exp.
+
+Most of the cost of a naive head is page faults on freshly allocated logits, so one buffer is used again and again.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class HeadScores:
+    logprobs: Tensor
+    """[T], of the target tokens."""
+    top_ids: Tensor | None = None
+    """[T, K]."""
+    top_logprobs: Tensor | None = None
+    entropy: Tensor | None = None
+    """[T], over the whole vocabulary, in nats."""
+
+
+@torch.no_grad()
+def score_targets(
+    hidden_TH: Tensor, weight_VH: Tensor, targets_T: Tensor, *, top_k: int = 0, entropy: bool = False, rows: int = 128
+) -> HeadScores:
+    """Log-probabilities of `targets_T` under softmax(hidden @ weight^T), `rows` rows at a time."""
+    count, vocabulary = len(hidden_TH), len(weight_VH)
+    device = hidden_TH.device
+    logprobs = torch.empty(count, device=device)
+    top_ids = torch.empty(count, top_k, dtype=torch.long, device=device) if top_k else None
+    top_logprobs = torch.empty(count, top_k, device=device) if top_k else None
+    entropies = torch.empty(count, device=device) if entropy else None
+    buffer = torch.empty(min(rows, count), vocabulary, dtype=hidden_TH.dtype, device=device)
+    for start in range(0, count, rows):
+        part = slice(start, min(start + rows, count))
+        logits = torch.mm(hidden_TH[part], weight_VH.T, out=buffer[: part.stop - start]).float()
+        target_logits = logits.gather(1, targets_T[part, None]).squeeze(1)
+        if top_k:
+            best, top_ids[part] = logits.topk(top_k)  # type: ignore[index]
+        log_total = logits.logsumexp(1) if not entropy else None
+        if entropies is not None:
+            peak = logits.amax(1, keepdim=True)
+            shifted = logits.sub_(peak)
+            exp = shifted.exp()
+            total = exp.sum(1)
+            entropies[part] = total.log() - (exp * shifted).sum(1) / total
+            log_total = total.log() + peak.squeeze(1)
+        assert log_total is not None
+        logprobs[part] = target_logits - log_total
+        if top_logprobs is not None:
+            top_logprobs[part] = best - log_total[:, None]
+    return HeadScores(logprobs, top_ids, top_logprobs, entropies)
+
+
+class _PolicyGradient(torch.autograd.Function):
+    """sum_t c_t * log pi(y_t), with c_t chosen from log pi(y_t) itself and the gradient formed in the forward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_TH: Tensor,
+        weight_VH: Tensor,
+        targets_T: Tensor,
+        coefficients: Callable[[slice, Tensor], Tensor],
+        top_k: int,
+        rows: int,
+    ) -> tuple[Tensor, ...]:
+        count, vocabulary = len(hidden_TH), len(weight_VH)
+        device = hidden_TH.device
+        logprobs = torch.empty(count, device=device)
+        entropies = torch.empty(count, device=device)
+        top_ids = torch.empty(count, top_k, dtype=torch.long, device=device)
+        top_logprobs = torch.empty(count, top_k, device=device)
+        grad_hidden = torch.empty_like(hidden_TH)
+        grad_weight = torch.zeros(weight_VH.shape, device=device)
+        objective = torch.zeros((), dtype=torch.float64, device=device)
+        buffer = torch.empty(min(rows, count), vocabulary, dtype=hidden_TH.dtype, device=device)
+        for start in range(0, count, rows):
+            part = slice(start, min(start + rows, count))
+            targets = targets_T[part, None]
+            logits = torch.mm(hidden_TH[part], weight_VH.T, out=buffer[: part.stop - start]).float()
+            logits -= logits.logsumexp(1, keepdim=True)  # now log-probabilities
+            logprobs[part] = logits.gather(1, targets).squeeze(1)
+            if top_k:
+                top_logprobs[part], top_ids[part] = logits.topk(top_k)
+            probabilities = logits.exp()
+            entropies[part] = -torch.einsum("tv,tv->t", probabilities, logits)
+            coefficient = coefficients(part, logprobs[part])
+            objective += (coefficient.double() * logprobs[part].double()).sum()
+            # d log pi(y) / d logits = onehot(y) - pi
+            gradient = probabilities.mul_(-coefficient[:, None])
+            gradient.scatter_add_(1, targets, coefficient[:, None])
+            gradient = gradient.to(hidden_TH.dtype)
+            grad_hidden[part] = gradient @ weight_VH
+            grad_weight += gradient.T @ hidden_TH[part]
+        ctx.save_for_backward(grad_hidden, grad_weight.to(weight_VH.dtype))
+        ctx.mark_non_differentiable(logprobs, entropies, top_ids, top_logprobs)
+        return objective.float(), logprobs, entropies, top_ids, top_logprobs
+
+    @staticmethod
+    def backward(ctx: Any, grad_objective: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        grad_hidden, grad_weight = ctx.saved_tensors
+        scale = grad_objective
+        return grad_hidden * scale.to(grad_hidden), grad_weight * scale.to(grad_weight), None, None, None, None
+
+
+def policy_objective(
+    hidden_TH: Tensor,
+    weight_VH: Tensor,
+    targets_T: Tensor,
+    coefficients: Callable[[slice, Tensor], Tensor],
+    *,
+    top_k: int = 0,
+    rows: int = 1024,
+) -> tuple[Tensor, HeadScores]:
+    """sum_t c_t * log pi_S(y_t) and what was seen on the way; c = coefficients(rows, log pi of these rows) is constant.
+
+    The loss of spec section 2 is this with c_t = -weight_t * sg(A_t): A reads the log-probability of the same pass.
+    """
+    objective, logprobs, entropies, top_ids, top_logprobs = _PolicyGradient.apply(  # type: ignore[no-untyped-call]
+        hidden_TH, weight_VH, targets_T, coefficients, top_k, rows
+    )
+    return objective, HeadScores(logprobs, top_ids, top_logprobs, entropies)

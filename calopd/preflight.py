@@ -1,0 +1,85 @@
+"""What can be known to fail before anything is started: one clear line each."""
+
+import socket
+from pathlib import Path
+
+import psutil
+
+from calopd.config import Config
+from calopd.data import load_problems
+from calopd.errors import ConfigError
+
+PROCESS_GIB = 0.8
+"""What a service takes beside its model: interpreter, torch, buffers."""
+
+
+def check(config: Config) -> None:
+    """Refuse a run whose models, data, ports or memory are not there."""
+    for role, path in (("student.path", config.student.path), ("teacher.path", config.teacher.path)):
+        _check_model(role, path)
+    load_problems(config.data.train)
+    if config.data.heldout is not None:
+        held = load_problems(config.data.heldout)
+        if len(held) < config.evaluation.problems:
+            raise ConfigError(f"evaluation.problems is {config.evaluation.problems}, but {config.data.heldout} holds {len(held)}")
+    for key, port in ports(config).items():
+        _check_port(key, port)
+    _check_memory(config)
+
+
+def ports(config: Config) -> dict[str, int]:
+    """The ports that a local run listens at, by the key that sets them."""
+    out = {
+        "teacher.port": config.teacher.port,
+        "teacher.metrics_port": config.teacher.metrics_port,
+        "learner.port": config.learner.port,
+    }
+    for replica in range(config.rollout.replicas):
+        out["rollout.port" + (f" + {replica}" if replica else "")] = config.rollout.port + replica
+    if not config.queue.url:
+        out["queue.port"] = config.queue.port
+    taken: dict[int, str] = {}
+    for key, port in out.items():
+        if port in taken:
+            raise ConfigError(f"{key} and {taken[port]} are both {port}: give each its own port")
+        taken[port] = key
+    return out
+
+
+def _is_local(path: str) -> bool:
+    return path.startswith((".", "/", "~")) or path.count("/") != 1 or Path(path).exists()
+
+
+def _check_model(key: str, path: str) -> None:
+    directory = Path(path)
+    if not _is_local(path):
+        return  # a hub id: its service downloads it, and says so where it cannot
+    if not (directory / "config.json").is_file() or not list(directory.glob("*.safetensors")):
+        raise ConfigError(f"{key} = {path!r}: no model there (expected config.json and *.safetensors)")
+
+
+def _check_port(key: str, port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            raise ConfigError(
+                f"port {port} ({key}) is in use: stop what listens there, or choose another with --set {key}=PORT"
+            ) from None
+
+
+def _check_memory(config: Config) -> None:
+    def weights_gib(path: str) -> float:
+        return sum(f.stat().st_size for f in Path(path).glob("*.safetensors")) / 2**30
+
+    student, teacher = weights_gib(config.student.path), weights_gib(config.teacher.path)
+    processes = 1 + config.rollout.replicas + config.learner.ranks
+    cache = config.rollout.cpu_kv_cache_gib if config.rollout.engine == "vllm" else 0
+    needed = processes * PROCESS_GIB + teacher + config.rollout.replicas * (student + cache) + 6 * student
+    available = psutil.virtual_memory().available / 2**30
+    if available < needed:
+        raise ConfigError(
+            f"too little memory: about {needed:.1f} GiB are needed, {available:.1f} GiB are free. Close other programs, "
+            "or lower rollout.cpu_kv_cache_gib, rollout.replicas or learner.ranks"
+        )

@@ -1,0 +1,60 @@
+"""A run's directory: config.toml, run.json, metrics.jsonl, checkpoints/, policies/, logs/, model/, report.html."""
+
+import json
+import os
+import secrets
+import time
+from pathlib import Path
+from typing import Any
+
+from calopd.errors import ConfigError
+
+
+def ensure_run_id(run_dir: Path) -> str:
+    """The run's id, made at its first start; it keeps two runs of one name apart in a shared Redis."""
+    file = run_dir / "run.json"
+    if not file.exists():
+        write_json(file, {"id": f"{run_dir.name}-{secrets.token_hex(4)}", "started": time.time()})
+    return str(json.loads(file.read_text())["id"])
+
+
+def read_run_id(run_dir: Path, wait_seconds: float = 600.0) -> str:
+    """The id of a run that another process starts; waits for it."""
+    deadline = time.monotonic() + wait_seconds
+    while not (run_dir / "run.json").exists():
+        if time.monotonic() > deadline:
+            raise ConfigError(f"no run.json in {run_dir} after {wait_seconds:.0f} s: is the learner up, is the volume shared?")
+        time.sleep(0.2)
+    return ensure_run_id(run_dir)
+
+
+def write_json(file: Path, value: Any) -> None:
+    """Write a whole file or none of it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    aside = file.with_name(file.name + ".aside")
+    with aside.open("w", encoding="utf-8") as out:
+        json.dump(value, out, indent=1)
+        out.flush()
+        os.fsync(out.fileno())
+    os.replace(aside, file)
+
+
+def read_lines(file: Path) -> list[dict[str, Any]]:
+    """The objects of a JSONL file; a last line cut short by a kill does not count."""
+    if not file.exists():
+        return []
+    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def keep_lines_before(file: Path, step: int) -> None:
+    """Drop the lines of steps that will be done again."""
+    kept = [row for row in read_lines(file) if row["step"] < step]
+    aside = file.with_name(file.name + ".aside")
+    aside.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+    os.replace(aside, file)
+
+
+def append_line(file: Path, row: dict[str, Any]) -> None:
+    with file.open("a", encoding="utf-8") as out:
+        out.write(json.dumps(row) + "\n")

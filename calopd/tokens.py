@@ -1,0 +1,117 @@
+"""Tokenizers: loading, the vocabulary that teacher and student must share, and prompts as ids."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calopd.contexts import BASE, INTERVENTIONS, messages, unrelated_solution, wrong_answer
+from calopd.errors import ConfigError, InvalidRequest, VocabularyMismatch
+from calopd.types import Problem
+
+
+def load_tokenizer(path: str | Path) -> Any:
+    """The tokenizer of a model directory or hub id; no remote code."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(path), trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"no tokenizer at {path}: {str(error).splitlines()[0]}") from None
+    if not tokenizer.chat_template:
+        raise ConfigError(f"the tokenizer at {path} has no chat template: an instruct model is needed")
+    return tokenizer
+
+
+def vocabulary(tokenizer: Any) -> list[str]:
+    """Token of id i at position i; an id without a token is ''."""
+    tokens: Mapping[str, int] = tokenizer.get_vocab()
+    out = [""] * (max(tokens.values()) + 1)
+    for token, number in tokens.items():
+        out[number] = token
+    return out
+
+
+def fingerprint(tokens: Sequence[str]) -> str:
+    digest = hashlib.sha256()
+    for number, token in enumerate(tokens):
+        digest.update(f"{number}\t{token}\n".encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+def check_same_vocabulary(student: Sequence[str], teacher: Sequence[str]) -> None:
+    """Refuse a teacher whose ids mean other tokens, naming the first ids that differ."""
+    width = max(len(student), len(teacher))
+    ours, theirs = (list(tokens) + [""] * (width - len(tokens)) for tokens in (student, teacher))
+    differ = [i for i in range(width) if ours[i] != theirs[i]]
+    if differ:
+        shown = "; ".join(f"id {i}: student {ours[i]!r}, teacher {theirs[i]!r}" for i in differ[:5])
+        raise VocabularyMismatch(
+            f"teacher and student differ in {len(differ)} of {width} ids ({shown}): "
+            "the response ids would mean other words to the teacher. Choose a pair of one family."
+        )
+
+
+class Prompts:
+    """Prompt ids of any problem under any context."""
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        problems: Sequence[Problem],
+        *,
+        seed: int,
+        max_tokens: int,
+        interventions: Mapping[str, str] = INTERVENTIONS,
+        before: bool = False,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.problems = {problem.id: problem for problem in problems}
+        self._ordered = list(problems)
+        self._seed = seed
+        self._max_tokens = max_tokens
+        self._interventions = dict(interventions)
+        self._before = before
+
+    def _length(self, text: str) -> int:
+        return len(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def intervention(self, problem: Problem, context: str) -> str:
+        """The text that a context adds for this problem, with its answer or solution filled in."""
+        if context == BASE:
+            return ""
+        if context not in self._interventions:
+            raise InvalidRequest(f"unknown context {context!r}; there are {', '.join([BASE, *self._interventions])}")
+        text = self._interventions[context]
+        negative = context.endswith("-")
+        if "{answer}" in text:
+            answer = wrong_answer(problem.answer, problem.id, self._seed) if negative else problem.answer
+            text = text.replace("{answer}", answer)
+        if "{solution}" in text:
+            if not problem.solution:
+                raise ConfigError(f"problem {problem.id} has no solution, which the context {context!r} needs")
+            solution = problem.solution
+            if negative:
+                solution = unrelated_solution(problem, self._ordered, self._length, self._seed)
+            text = text.replace("{solution}", solution)
+        return text
+
+    def ids(self, problem: Problem, context: str = BASE) -> np.ndarray:
+        """int32 prompt ids, ending with the assistant marker (a template that opens `<think>` is not let to)."""
+        turns = messages(problem, self.intervention(problem, context), before=self._before)
+        text = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        if text.rstrip().endswith("<think>"):
+            text = text.rstrip()[: -len("<think>")]
+        ids = np.asarray(self.tokenizer.encode(text, add_special_tokens=False), dtype=np.int32)
+        if len(ids) > self._max_tokens:
+            raise ConfigError(
+                f"problem {problem.id} under {context} has a prompt of {len(ids)} tokens, more than the "
+                f"{self._max_tokens} of data.max_prompt_tokens: raise it, or drop the problem"
+            )
+        return ids
+
+    def decode(self, ids: np.ndarray) -> str:
+        text: str = self.tokenizer.decode(ids.tolist(), skip_special_tokens=True)
+        return text

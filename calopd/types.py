@@ -1,0 +1,125 @@
+"""What passes between the parts, and the words for it.
+
+problem       a question with its gold answer (and, where there is one, a worked solution)
+context       a prompt the teacher alone sees: c0 is the bare problem, c+ and c- add an intervention
+response      the tokens the student wrote; never decoded and re-encoded on the way to the teacher
+probe         a context other than c0 whose only use is to measure how far the teacher moves
+region        [L, U], the interval of log-probabilities that the teacher's own wobble explains
+relaxation    the paper's lambda: how many times the measured wobble the region spans
+advantage     what the student learns from, per token
+ticket        the right and duty to write one response: counted once, whoever dies
+batch         the tickets of one optimizer step (`step-000012`) or of one evaluation (`eval-before`)
+policy        the student's weights after a number of optimizer steps, its version
+
+Axis suffixes: _B trajectories, _T tokens, _C contexts, _V vocabulary, _K top-k, _H hidden.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    id: str
+    problem: str
+    answer: str
+    solution: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_tokens: int = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    run: str
+    batch: str
+    index: int
+    problem_id: str
+    sample: int
+    """Which of several responses to the same problem."""
+    seed: int
+    policy_version: int
+    sampling: Sampling
+    contexts: tuple[str, ...] = ()
+    """Contexts the teacher scores; empty for an evaluation ticket."""
+    top_k: int = 0
+    want_entropy: bool = False
+
+    @property
+    def id(self) -> str:
+        return f"{self.run}/{self.batch}/{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What a sampling engine gives back for one prompt."""
+
+    response_ids: np.ndarray
+    """int32 [T], with the end-of-turn token when it was generated."""
+    logprobs: np.ndarray
+    """float32 [T], at temperature 1."""
+    truncated: bool
+    policy_version: int
+    seconds: float
+    """This response's share of the engine's busy time."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopK:
+    ids: np.ndarray
+    """int32 [T, K], most likely first."""
+    logprobs: np.ndarray
+    """float32 [T, K]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What a teacher says of one response."""
+
+    names: tuple[str, ...]
+    logprobs: np.ndarray
+    """float32 [C, T], in the order of `names`; c0 first."""
+    teacher_revision: str
+    seconds: float
+    top_k: TopK | None = None
+    entropy: np.ndarray | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """A scored response: what a ticket becomes."""
+
+    ticket: Ticket
+    prompt_ids: np.ndarray
+    sample: Sample
+    scores: Scores | None
+    correct: bool
+    answered_after_think: bool
+    sampler: str
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBatch:
+    """The response tokens of some trajectories, concatenated: what a method sees."""
+
+    student_logprobs: torch.Tensor
+    """[T], detached."""
+    teacher_logprobs: torch.Tensor
+    """[T], under c0."""
+    probe_logprobs: torch.Tensor
+    """[C, T], under the probes; C = 0 where the method has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class MethodSettings:
+    """The numbers of the paper that a method may read."""
+
+    relaxation: float = 5.0
+    probes: tuple[str, ...] = field(default=("eval+", "eval-"))

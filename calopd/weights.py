@@ -1,0 +1,74 @@
+"""Policies on a shared volume: safetensors, a manifest with sha256, renamed into place, verified before use."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from calopd.errors import PolicyError
+
+WEIGHTS = "model.safetensors"
+MANIFEST = "manifest.json"
+
+
+def policy_dir(run_dir: Path, version: int) -> Path:
+    return run_dir / "policies" / f"{version:06d}"
+
+
+def publish_policy(run_dir: Path, version: int, tensors: Mapping[str, torch.Tensor], run: str) -> Path:
+    """Write policy `version` aside and rename it into place; an existing complete one is replaced."""
+    target = policy_dir(run_dir, version)
+    aside = target.with_name(target.name + ".aside")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, aside / WEIGHTS, metadata={"format": "pt"})
+    manifest = {"run": run, "version": version, "sha256": sha256(aside / WEIGHTS)}
+    (aside / MANIFEST).write_text(json.dumps(manifest))
+    sync(aside / WEIGHTS, aside / MANIFEST)
+    if target.exists():
+        shutil.rmtree(target)
+    os.rename(aside, target)
+    return target
+
+
+def verify_policy(run_dir: Path, version: int) -> Path:
+    """The directory of a published policy, after its bytes have been compared with its manifest."""
+    directory = policy_dir(run_dir, version)
+    try:
+        manifest: dict[str, Any] = json.loads((directory / MANIFEST).read_text())
+    except OSError:
+        raise PolicyError(f"policy {version} is not at {directory}: it was not published, or removed") from None
+    if manifest["version"] != version or manifest["sha256"] != sha256(directory / WEIGHTS):
+        raise PolicyError(f"policy {version} at {directory} does not match its manifest: refused")
+    return directory
+
+
+def load_policy(directory: Path) -> dict[str, torch.Tensor]:
+    return load_file(directory / WEIGHTS)
+
+
+def prune_policies(run_dir: Path, newest: int, keep: int) -> None:
+    for directory in (run_dir / "policies").iterdir():
+        if directory.name.isdigit() and int(directory.name) <= newest - keep:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sync(*paths: Path) -> None:
+    """Have the bytes on the disk before a rename says that they are there."""
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

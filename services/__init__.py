@@ -1,0 +1,1 @@
+"""One folder a process. Services import `calopd`, never one another."""

@@ -1,0 +1,11 @@
+"""Learning rate: linear warm-up, then half a cosine to 0 over the run."""
+
+import math
+
+
+def learning_rate(step: int, *, steps: int, peak: float, warmup_steps: int) -> float:
+    """The rate of optimizer step `step` (from 0); after the last step it would be 0."""
+    if step < warmup_steps:
+        return peak * (step + 1) / (warmup_steps + 1)
+    progress = (step - warmup_steps) / max(1, steps - warmup_steps)
+    return peak * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))

@@ -1,0 +1,69 @@
+"""The HTTP surface of the learner: what it is doing, for people, probes and Prometheus."""
+
+import os
+import threading
+import time
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+
+class Status:
+    """Written by the training loop, read by the app."""
+
+    def __init__(self, run: str, steps: int) -> None:
+        self.run, self.steps = run, steps
+        self.step = 0
+        self.phase = "starting"
+        self.progress = ""
+        self.last_metrics: dict[str, Any] = {}
+        self.evaluations: dict[str, dict[str, Any]] = {}
+        self._durations: list[float] = []
+        self._started = time.time()
+
+    def finish_step(self, line: dict[str, Any]) -> None:
+        self.step = line["step"] + 1
+        self.last_metrics = line
+        self._durations = [*self._durations[-9:], line["seconds"]]
+
+    @property
+    def eta_seconds(self) -> float | None:
+        if not self._durations:
+            return None
+        return (self.steps - self.step) * sum(self._durations) / len(self._durations)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "run": self.run,
+            "phase": self.phase,
+            "progress": self.progress,
+            "step": self.step,
+            "steps": self.steps,
+            "eta_seconds": self.eta_seconds,
+            "uptime_seconds": time.time() - self._started,
+            "last_metrics": self.last_metrics,
+            "evaluations": self.evaluations,
+        }
+
+
+def serve_status(status: Status, port: int) -> None:
+    """Serve it from a thread of its own, for as long as the process lives."""
+    app = FastAPI(title="calopd learner", docs_url=None, redoc_url=None)
+
+    @app.get("/healthz")
+    def healthz() -> dict[str, str]:
+        return {"status": "alive"}
+
+    @app.get("/status")
+    def get_status() -> dict[str, Any]:
+        return status.as_dict()
+
+    @app.get("/metrics")
+    def metrics() -> Response:
+        return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+
+    host = os.environ.get("CALOPD_HOST", "127.0.0.1")
+    server = uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_config=None))
+    threading.Thread(target=server.run, name="status", daemon=True).start()

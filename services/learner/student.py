@@ -1,0 +1,74 @@
+"""The student under FSDP2: the body, and an LM head that yields the objective and its gradient in chunks."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from transformers import AutoModelForCausalLM
+
+from calopd.errors import ConfigError
+from calopd.logprobs import HeadScores, policy_objective
+
+
+class Student(nn.Module):
+    """A causal language model whose forward pass is the objective of a micro-batch."""
+
+    def __init__(self, lm: nn.Module, chunk: int) -> None:
+        super().__init__()
+        self.lm = lm
+        self._chunk = chunk
+
+    def forward(
+        self,
+        ids_BL: Tensor,
+        rows_T: Tensor,
+        targets_T: Tensor,
+        coefficients: Callable[[slice, Tensor], Tensor],
+        top_k: int,
+    ) -> tuple[Tensor, HeadScores]:
+        """sum_t c_t log pi(targets_t), read at `rows_T` of the flattened [B * L] hidden states.
+
+        Padding stands on the right, where causal attention never looks back from a real token: no mask is needed.
+        """
+        hidden = self.lm.model(input_ids=ids_BL, use_cache=False).last_hidden_state.flatten(0, 1)
+        return policy_objective(
+            hidden[rows_T], self.lm.lm_head.weight, targets_T, coefficients, top_k=top_k, rows=self._chunk
+        )
+
+
+def load_student(path: str, *, chunk: int, recompute_activations: bool) -> Student:
+    """The initial student, float32."""
+    try:
+        lm = AutoModelForCausalLM.from_pretrained(
+            path, dtype=torch.float32, attn_implementation="sdpa", use_safetensors=True
+        )
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"no student model at {path}: {str(error).splitlines()[0]}") from None
+    if getattr(lm.lm_head, "bias", None) is not None:
+        raise ConfigError(f"{path}: an LM head with a bias is not supported")
+    if recompute_activations:
+        lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    lm.train()
+    return Student(lm, chunk)
+
+
+def shard(student: Student, mesh: DeviceMesh, compute_dtype: str) -> None:
+    """Each decoder layer is a group of its own; embeddings, norm and head are the root's."""
+    policy = MixedPrecisionPolicy()
+    if compute_dtype != "float32":
+        policy = MixedPrecisionPolicy(param_dtype=getattr(torch, compute_dtype), reduce_dtype=torch.float32)
+    for layer in student.lm.model.layers:  # type: ignore[union-attr]
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
+    fully_shard(student, mesh=mesh, mp_policy=policy)
+
+
+def full_weights(student: Student) -> dict[str, Tensor]:
+    """The whole student by Hugging Face names, on rank 0 ({} elsewhere); all ranks must call it."""
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    weights = {name.removeprefix("lm."): tensor for name, tensor in get_model_state_dict(student, options=options).items()}
+    if student.lm.config.tie_word_embeddings:  # type: ignore[union-attr]
+        weights.pop("lm_head.weight", None)
+    return weights

@@ -1,0 +1,65 @@
+"""Which problems a step or an evaluation asks for: a function of the configuration alone."""
+
+import hashlib
+import random
+
+from calopd.config import Config
+from calopd.data import training_order
+from calopd.types import Problem, Ticket
+
+
+def step_batch(step: int) -> str:
+    return f"step-{step:06d}"
+
+
+def seed_of(run_seed: int, batch: str, index: int) -> int:
+    digest = hashlib.sha256(f"{run_seed}/{batch}/{index}".encode()).digest()
+    return int.from_bytes(digest[:4], "big")
+
+
+def step_tickets(config: Config, problems: list[Problem], run: str, step: int) -> list[Ticket]:
+    """The tickets of an optimizer step: the next problems of the seeded order, `samples` responses to each."""
+    learner, method = config.learner, config.method
+    count = learner.trajectories // learner.samples
+    order = list(training_order(len(problems), config.run.seed, step * count, count))
+    measured = random.Random(f"overlap/{config.run.seed}/{step}")
+    batch = step_batch(step)
+    tickets = []
+    for index in range(learner.trajectories):
+        number, sample = divmod(index, learner.samples)
+        tickets.append(
+            Ticket(
+                run=run,
+                batch=batch,
+                index=index,
+                problem_id=problems[order[number][1]].id,
+                sample=sample,
+                seed=seed_of(config.run.seed, batch, index),
+                policy_version=step,
+                sampling=config.rollout.sampling,
+                contexts=method.method.contexts(method.settings),
+                top_k=method.overlap_top_k if measured.random() < method.overlap_share else 0,
+            )
+        )
+    return tickets
+
+
+def evaluation_tickets(config: Config, problems: list[Problem], run: str, label: str, version: int) -> list[Ticket]:
+    """The first held-out problems, `samples` responses to each; no teacher."""
+    evaluation = config.evaluation
+    batch = f"eval-{label}"
+    return [
+        Ticket(
+            run=run,
+            batch=batch,
+            index=number * evaluation.samples + sample,
+            problem_id=problem.id,
+            sample=sample,
+            # The same noise before and after: what differs is the student.
+            seed=seed_of(config.run.seed, "evaluation", number * evaluation.samples + sample),
+            policy_version=version,
+            sampling=evaluation.sampling,
+        )
+        for number, problem in enumerate(problems[: evaluation.problems])
+        for sample in range(evaluation.samples)
+    ]

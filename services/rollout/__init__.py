@@ -1,0 +1,1 @@
+"""The student writes: claims tickets, samples, has each response scored the moment it is complete, commits it."""

@@ -1,0 +1,116 @@
+"""The HTTP surface of a rollout replica."""
+
+import asyncio
+import hmac
+import os
+from typing import Annotated, Any
+
+import torch
+from fastapi import Depends, FastAPI, HTTPException, Response
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import BaseModel, ConfigDict, Field
+
+from calopd.answers import is_correct
+from calopd.calibration import Region, retained_ratio, tsd_region, zero_ratio
+from calopd.config import MethodSection
+from calopd.errors import CalopdError
+from calopd.methods import opd_advantage
+from calopd.types import Problem, Sample, Sampling, Scores, TokenBatch
+from services.rollout.engine import SampleRequest
+from services.rollout.worker import Worker
+
+_bearer = HTTPBearer(auto_error=False)
+
+
+def check_token(given: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]) -> None:
+    """Calls that cost something need the token, where one is set."""
+    token = os.environ.get("CALOPD_TOKEN", "")
+    if token and not hmac.compare_digest(given.credentials if given else "", token):
+        raise HTTPException(401, "no or wrong token: send `Authorization: Bearer <CALOPD_TOKEN>`")
+
+
+class GenerateRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    problem: str = Field(min_length=1, max_length=100_000)
+    answer: str | None = None
+    solution: str = ""
+    temperature: float = Field(default=1.0, gt=0, le=10)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    max_tokens: int | None = Field(default=None, ge=1)
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    score: bool = False
+
+
+def create_app(worker: Worker, method: MethodSection, max_tokens: int) -> FastAPI:
+    app = FastAPI(title="calopd rollout", docs_url=None, redoc_url=None)
+
+    @app.get("/healthz")
+    def healthz() -> dict[str, str]:
+        if worker.engine.failed:
+            raise HTTPException(503, "the sampling engine has failed")
+        return {"status": "alive"}
+
+    @app.get("/readyz")
+    async def readyz() -> dict[str, str]:
+        healthz()
+        try:
+            await asyncio.to_thread(worker.queue.client.ping)
+        except Exception as error:  # whatever keeps Redis away is the answer
+            raise HTTPException(503, f"the queue cannot be reached: {error}") from None
+        return {"status": "ready", "sampler": worker.engine.name}
+
+    @app.get("/metrics")
+    def metrics() -> Response:
+        return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+
+    @app.get("/v1/policy")
+    def policy() -> dict[str, Any]:
+        return {"version": worker.engine.policy_version, "sampler": worker.engine.name}
+
+    @app.post("/v1/generate", dependencies=[Depends(check_token)])
+    async def generate(request: GenerateRequest) -> dict[str, Any]:
+        limit = min(request.max_tokens or max_tokens, max_tokens)
+        problem = Problem("adhoc", request.problem, request.answer or "", request.solution)
+        sampling = Sampling(request.temperature, request.top_p, limit)
+        try:
+            ids = worker.prompts.ids(problem)
+            sample = await asyncio.wrap_future(worker.engine.sample(SampleRequest(ids, sampling, request.seed)))
+            text = worker.prompts.decode(sample.response_ids)
+            answer: dict[str, Any] = {
+                "text": text,
+                "response_ids": sample.response_ids.tolist(),
+                "logprobs": sample.logprobs.tolist(),
+                "truncated": sample.truncated,
+                "policy_version": sample.policy_version,
+                "sampler": worker.engine.name,
+            }
+            if request.answer is not None:
+                answer["correct"] = await asyncio.to_thread(is_correct, text, request.answer)
+            if request.score:
+                contexts = method.method.contexts(method.settings)
+                scores = await worker.score("adhoc", problem, sample, contexts)
+                answer["calibration"] = calibration(sample, scores, method)
+        except CalopdError as error:
+            raise HTTPException(422, str(error)) from None
+        return answer
+
+    return app
+
+
+def calibration(sample: Sample, scores: Scores, method: MethodSection) -> dict[str, Any]:
+    """What a method makes of one response, with the rollout's log-probabilities as the student's."""
+    rows = torch.from_numpy(scores.logprobs.copy())
+    tokens = TokenBatch(torch.from_numpy(sample.logprobs), rows[0], rows[1:])
+    advantage, raw = method.method.advantage(tokens, method.settings), opd_advantage(tokens)
+    region = tsd_region(rows[0], rows[1:], method.relaxation) if len(rows) > 1 else Region(rows[0], rows[0])
+    return {
+        "teacher_logprobs": dict(zip(scores.names, scores.logprobs.tolist(), strict=True)),
+        "lower": region.lower.tolist(),
+        "upper": region.upper.tolist(),
+        "advantage": advantage.tolist(),
+        "retained_ratio": retained_ratio(advantage, raw).item(),
+        "zero_ratio": zero_ratio(advantage).item(),
+        "teacher_revision": scores.teacher_revision,
+    }

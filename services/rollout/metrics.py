@@ -1,0 +1,12 @@
+"""What Prometheus sees of a rollout replica."""
+
+from prometheus_client import Counter, Gauge, Histogram
+
+tokens = Counter("calopd_rollout_tokens", "Response tokens sampled")
+busy_seconds = Counter("calopd_rollout_busy_seconds", "Seconds in which the engine sampled")
+sampling = Gauge("calopd_rollout_sampling_requests", "Responses being written")
+scoring = Gauge("calopd_rollout_scoring_requests", "Responses waiting for the teacher")
+trajectories = Counter("calopd_rollout_trajectories", "Tickets done, by what became of them", ["outcome"])
+policy_version = Gauge("calopd_rollout_policy_version", "Policy that is being sampled from")
+policy_seconds = Histogram("calopd_rollout_policy_load_seconds", "Seconds to verify and load a policy")
+failures = Counter("calopd_rollout_failures", "Attempts at a ticket that failed and will be repeated", ["reason"])

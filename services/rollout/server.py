@@ -1,0 +1,111 @@
+"""Builds a rollout replica from its configuration and runs it: the HTTP app and the worker in one event loop."""
+
+import asyncio
+import logging
+import os
+import socket
+from pathlib import Path
+
+import grpc
+import uvicorn
+
+from calopd.clients import TeacherClient
+from calopd.config import Config
+from calopd.data import load_problems
+from calopd.devices import set_threads
+from calopd.queue import Queue, connect
+from calopd.rundir import read_run_id
+from calopd.tokens import Prompts, load_tokenizer, vocabulary
+from services.rollout.app import create_app
+from services.rollout.engine import SamplingBackend, SamplingEngine
+from services.rollout.worker import Worker
+
+log = logging.getLogger(__name__)
+
+
+def build_backend(config: Config, stop_ids: list[int]) -> SamplingBackend:
+    rollout = config.rollout
+    if rollout.engine == "torch":
+        from services.rollout.torch_engine import TorchBackend
+
+        return TorchBackend(
+            config.student.path,
+            stop_ids=stop_ids,
+            dtype=rollout.dtype,
+            device=rollout.device,
+            max_rows=rollout.max_in_flight,
+        )
+    from services.rollout.vllm_engine import VllmBackend, set_environment
+
+    set_environment(rollout.cpu_kv_cache_gib, rollout.threads)
+    return VllmBackend(
+        config.student.path,
+        stop_ids=stop_ids,
+        max_model_len=config.data.max_prompt_tokens + max(rollout.max_tokens, config.evaluation.max_tokens) + 1,
+        max_num_seqs=rollout.max_in_flight,
+        dtype=rollout.dtype,
+        seed=config.run.seed,
+        tensor_parallel_size=rollout.tensor_parallel_size,
+        gpu_memory_utilization=rollout.gpu_memory_utilization,
+    )
+
+
+async def wait_for_teacher(teacher: TeacherClient, student_vocabulary: list[str]) -> None:
+    """Ask until a teacher answers, then refuse one of another vocabulary."""
+    while True:
+        try:
+            described = await teacher.check_vocabulary(student_vocabulary)
+        except grpc.aio.AioRpcError as error:
+            if error.code() != grpc.StatusCode.UNAVAILABLE:
+                raise
+            await asyncio.sleep(0.5)
+            continue
+        log.info("teacher %s (%s, revision %s)", described.model, described.engine, described.revision)
+        return
+
+
+async def serve(config: Config) -> None:
+    """Serve and work until SIGTERM or SIGINT. Claims in hand are left to others: nothing is lost."""
+    rollout = config.rollout
+    set_threads(rollout.threads)
+    tokenizer = load_tokenizer(config.student.path)
+    problems = load_problems(config.data.train)
+    if config.data.heldout:
+        problems += load_problems(config.data.heldout)
+    engine = SamplingEngine(build_backend(config, [tokenizer.eos_token_id]))
+    log.info("sampler: %s", engine.name)
+    teacher = TeacherClient(
+        config.teacher_addresses,
+        token=os.environ.get("CALOPD_TOKEN", ""),
+        deadline_seconds=config.teacher.deadline_seconds,
+        in_flight=rollout.max_in_flight,
+    )
+    await wait_for_teacher(teacher, vocabulary(tokenizer))
+
+    def prompts(limit: int) -> Prompts:
+        before = config.method.placement == "before"
+        return Prompts(tokenizer, problems, seed=config.run.seed, max_tokens=limit, before=before)
+
+    worker = Worker(
+        os.environ.get("CALOPD_WORKER", f"{socket.gethostname()}-{rollout.port}"),
+        queue=Queue(connect(config.queue.url), read_run_id(config.run_dir)),
+        engine=engine,
+        teacher=teacher,
+        prompts=prompts(config.data.max_prompt_tokens),
+        context_prompts=prompts(config.data.max_context_tokens),
+        run_dir=Path(config.run_dir),
+        max_in_flight=rollout.max_in_flight,
+        lease_seconds=rollout.lease_seconds,
+        max_deliveries=rollout.max_deliveries,
+    )
+    app = create_app(worker, config.method, rollout.max_tokens)
+    host = os.environ.get("CALOPD_HOST", "127.0.0.1")
+    server = uvicorn.Server(uvicorn.Config(app, host=host, port=rollout.port, log_config=None))
+    working = asyncio.create_task(worker.run())
+    serving = asyncio.create_task(server.serve())
+    done, _ = await asyncio.wait((working, serving), return_when=asyncio.FIRST_COMPLETED)
+    server.should_exit = True
+    working.cancel()
+    await teacher.close()
+    for task in done:
+        task.result()

@@ -1,0 +1,170 @@
+"""From tickets to trajectories: claim, sample, have it scored, commit. Any number of workers, killed at any time."""
+
+import asyncio
+import logging
+from pathlib import Path
+
+import numpy as np
+
+from calopd.answers import answered_after_think, is_correct
+from calopd.clients import TeacherClient
+from calopd.errors import ConfigError, InvalidRequest, PolicyError
+from calopd.queue import Claim, Queue
+from calopd.tokens import Prompts
+from calopd.types import Problem, Sample, Scores, Ticket, Trajectory
+from calopd.weights import verify_policy
+from services.rollout import metrics
+from services.rollout.engine import SampleRequest, SamplingEngine, WrongPolicy
+
+log = logging.getLogger(__name__)
+
+POLICY_ATTEMPTS = 20
+POLICY_PAUSE_SECONDS = 0.25
+
+
+class Worker:
+    def __init__(
+        self,
+        name: str,
+        *,
+        queue: Queue,
+        engine: SamplingEngine,
+        teacher: TeacherClient,
+        prompts: Prompts,
+        context_prompts: Prompts,
+        run_dir: Path,
+        max_in_flight: int,
+        lease_seconds: float,
+        max_deliveries: int,
+    ) -> None:
+        self.name = name
+        self.queue, self.engine, self.teacher = queue, engine, teacher
+        self.prompts, self.context_prompts = prompts, context_prompts
+        self.run_dir = run_dir
+        self.max_in_flight, self.lease_seconds, self.max_deliveries = max_in_flight, lease_seconds, max_deliveries
+        self._active: dict[str, Claim] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._policy_lock = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        await asyncio.to_thread(self.queue.join)
+        heartbeat = asyncio.create_task(self._keep_claims())
+        try:
+            self._start(await asyncio.to_thread(self.queue.own_claims, self.name))
+            loop = asyncio.get_running_loop()
+            look_for_abandoned = loop.time() + self.lease_seconds
+            while not self.engine.failed:
+                if heartbeat.done():
+                    heartbeat.result()
+                free = self.max_in_flight - len(self._active)
+                if not free:
+                    await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+                    continue
+                self._start(await asyncio.to_thread(self.queue.claim, self.name, free, 0.5))
+                free = self.max_in_flight - len(self._active)
+                if free and loop.time() > look_for_abandoned:
+                    look_for_abandoned = loop.time() + self.lease_seconds / 2
+                    claims = await asyncio.to_thread(
+                        self.queue.claim_abandoned, self.name, free, self.lease_seconds
+                    )
+                    if claims:
+                        log.warning("took over %d abandoned tickets", len(claims))
+                    self._start(claims)
+            raise RuntimeError("the sampling engine has failed")
+        finally:
+            heartbeat.cancel()
+            for task in self._tasks:
+                task.cancel()
+
+    def _start(self, claims: list[Claim]) -> None:
+        for claim in claims:
+            if claim.entry not in self._active:
+                self._active[claim.entry] = claim
+                task = asyncio.create_task(self._work(claim))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    async def _keep_claims(self) -> None:
+        while True:
+            await asyncio.sleep(self.lease_seconds / 3)
+            await asyncio.to_thread(self.queue.keep, self.name, list(self._active.values()))
+
+    async def _work(self, claim: Claim) -> None:
+        try:
+            if await asyncio.to_thread(self.queue.deliveries, claim) > self.max_deliveries:
+                raise InvalidRequest(f"taken up more than {self.max_deliveries} times without a result")
+            trajectory = await self.write(claim.ticket)
+            fresh = await asyncio.to_thread(self.queue.commit, claim, trajectory)
+            metrics.trajectories.labels("committed" if fresh else "duplicate").inc()
+        except (InvalidRequest, ConfigError, PolicyError) as error:
+            log.error("ticket %s is set aside: %s", claim.ticket.id, error)
+            await asyncio.to_thread(self.queue.bury, claim, str(error))
+            metrics.trajectories.labels("dead").inc()
+        except Exception as error:  # not the ticket's fault: its claim runs out, and somebody takes it up again
+            log.exception("ticket %s failed and will be taken up again", claim.ticket.id)
+            metrics.failures.labels(type(error).__name__).inc()
+        finally:
+            self._active.pop(claim.entry, None)
+
+    async def write(self, ticket: Ticket) -> Trajectory:
+        """The trajectory of a ticket: sampled from its policy with its seed, scored, its answer checked."""
+        problem = self.prompts.problems.get(ticket.problem_id)
+        if problem is None:
+            raise InvalidRequest(f"problem {ticket.problem_id!r} is in neither data.train nor data.heldout")
+        prompt_ids = self.prompts.ids(problem)
+        sample = await self._sample(ticket, prompt_ids)
+        scores = None
+        if ticket.contexts:
+            scores = await self.score(ticket.id, problem, sample, ticket.contexts, ticket.top_k, ticket.want_entropy)
+        text = self.prompts.decode(sample.response_ids)
+        return Trajectory(
+            ticket=ticket,
+            prompt_ids=prompt_ids,
+            sample=sample,
+            scores=scores,
+            correct=await asyncio.to_thread(is_correct, text, problem.answer),
+            answered_after_think=answered_after_think(text),
+            sampler=self.engine.name,
+            worker=self.name,
+        )
+
+    async def _sample(self, ticket: Ticket, prompt_ids: np.ndarray) -> Sample:
+        while True:
+            await self._ensure_policy(ticket.policy_version)
+            request = SampleRequest(prompt_ids, ticket.sampling, ticket.seed, ticket.policy_version)
+            try:
+                return await asyncio.wrap_future(self.engine.sample(request))
+            except WrongPolicy:
+                continue
+
+    async def _ensure_policy(self, version: int) -> None:
+        async with self._policy_lock:
+            for attempt in range(POLICY_ATTEMPTS):
+                if self.engine.policy_version == version:
+                    return
+                try:
+                    directory = await asyncio.to_thread(verify_policy, self.run_dir, version)
+                except PolicyError:
+                    # The shared volume may show the rename later than Redis shows the ticket.
+                    if attempt == POLICY_ATTEMPTS - 1:
+                        raise
+                    await asyncio.sleep(POLICY_PAUSE_SECONDS)
+                    continue
+                await asyncio.wrap_future(self.engine.load_policy(directory, version))
+
+    async def score(
+        self,
+        trajectory_id: str,
+        problem: Problem,
+        sample: Sample,
+        contexts: tuple[str, ...],
+        top_k: int = 0,
+        want_entropy: bool = False,
+    ) -> Scores:
+        """The teacher's scores of a response under the named contexts."""
+        prompts = {name: self.context_prompts.ids(problem, name) for name in contexts}
+        with metrics.scoring.track_inprogress():
+            return await self.teacher.score(
+                trajectory_id, sample.response_ids, prompts, top_k=top_k, want_entropy=want_entropy
+            )

@@ -1,0 +1,1 @@
+"""The teacher: log-probabilities of response tokens under any number of contexts, over gRPC."""

@@ -1,0 +1,59 @@
+"""A text whose scores are known: scored before serving and on a timer, to tell a teacher that went bad."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from calopd.errors import UnhealthyTeacher
+from calopd.health import check_scores
+from services.teacher_scorer import metrics
+from services.teacher_scorer.engine import ScoringEngine, SequenceToScore
+from services.teacher_scorer.scheduler import Scheduler
+
+log = logging.getLogger(__name__)
+
+TEXT = (
+    "A train leaves at 9:40 and arrives at 12:05. How long does it travel? From 9:40 to 12:00 there are 140 minutes, "
+    "and 5 more make 145. Wait, let me check: 20 + 120 + 5 = 145. So the answer is \\boxed{145}."
+)
+TOLERANCE = {"float32": 1e-3, "bfloat16": 0.25}
+"""Nats a token between the batched engine and the plain forward pass."""
+
+
+class Canary:
+    """Compares what the engine says of a fixed text with what a plain forward pass said at the start."""
+
+    def __init__(self, engine: ScoringEngine, ids: np.ndarray, dtype: str) -> None:
+        cut = max(1, len(ids) // 4)
+        self._sequence = SequenceToScore(ids[:cut], ids[cut:])
+        self._vocabulary_size = engine.vocabulary_size
+        self._tolerance = TOLERANCE[dtype]
+        self._expected = engine.reference(self._sequence)
+        check_scores(self._expected, len(ids) - cut, engine.vocabulary_size)
+
+    async def check(self, scheduler: Scheduler) -> None:
+        """Raise UnhealthyTeacher where the canary is not as at the start."""
+        (scored,) = await scheduler.score([self._sequence])
+        logprobs = scored.scores.logprobs
+        check_scores(logprobs, len(self._expected), self._vocabulary_size)
+        deviation = float(np.abs(logprobs - self._expected).max())
+        metrics.canary_deviation.set(deviation)
+        if deviation > self._tolerance:
+            raise UnhealthyTeacher(f"the canary is off by {deviation:.2g} nats, more than {self._tolerance:g}")
+
+    async def watch(self, scheduler: Scheduler, every: float, report: Callable[[UnhealthyTeacher | None], None]) -> None:
+        """Check for ever, telling `report` what came of it."""
+        while True:
+            try:
+                await self.check(scheduler)
+                metrics.canary_healthy.set(1)
+                report(None)
+            except UnhealthyTeacher as error:
+                metrics.canary_healthy.set(0)
+                log.error("canary: %s", error)
+                report(error)
+            metrics.canary_time.set(time.time())
+            await asyncio.sleep(every)

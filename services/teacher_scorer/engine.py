@@ -1,0 +1,46 @@
+"""What a scoring engine is."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceToScore:
+    """One response under one context."""
+
+    prompt_ids: np.ndarray
+    response_ids: np.ndarray
+    top_k: int = 0
+    want_entropy: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """Positions of the forward pass: the last response token is scored, not read."""
+        return len(self.prompt_ids) + len(self.response_ids) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceScores:
+    logprobs: np.ndarray
+    """float32 [T]."""
+    top_ids: np.ndarray | None = None
+    top_logprobs: np.ndarray | None = None
+    entropy: np.ndarray | None = None
+
+
+class ScoringEngine(Protocol):
+    name: str
+    model: str
+    revision: str
+    vocabulary_size: int
+    max_positions: int
+
+    def score(self, sequences: list[SequenceToScore]) -> list[SequenceScores]:
+        """Scores of a batch, in its order."""
+        ...
+
+    def reference(self, sequence: SequenceToScore) -> np.ndarray:
+        """Log-probabilities the plain way, full logits and no batching: what `score` is held against."""
+        ...

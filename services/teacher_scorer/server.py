@@ -1,0 +1,84 @@
+"""Builds the teacher from its configuration and serves it."""
+
+import asyncio
+import logging
+import os
+import signal
+
+import grpc
+import numpy as np
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+from prometheus_client import start_http_server
+
+from calopd.config import Config
+from calopd.devices import set_threads
+from calopd.errors import UnhealthyTeacher
+from calopd.tokens import load_tokenizer, vocabulary
+from calopd.v1 import teacher_scorer_pb2
+from calopd.v1.teacher_scorer_pb2_grpc import add_TeacherScorerServicer_to_server
+from services.teacher_scorer.canary import TEXT, Canary
+from services.teacher_scorer.engine import ScoringEngine
+from services.teacher_scorer.scheduler import Scheduler
+from services.teacher_scorer.servicer import Limits, Servicer, TokenInterceptor
+
+log = logging.getLogger(__name__)
+
+SERVICE = teacher_scorer_pb2.DESCRIPTOR.services_by_name["TeacherScorer"].full_name
+MESSAGE_OPTIONS = [("grpc.max_receive_message_length", 64 * 2**20), ("grpc.max_send_message_length", 256 * 2**20)]
+GRACE_SECONDS = 10
+
+
+def build_engine(config: Config) -> ScoringEngine:
+    from services.teacher_scorer.torch_engine import TorchEngine
+
+    teacher = config.teacher
+    return TorchEngine(teacher.path, dtype=teacher.dtype, device=teacher.device, chunk=teacher.chunk)
+
+
+async def serve(config: Config) -> None:
+    """Serve until SIGTERM or SIGINT; accepted requests are answered before the end."""
+    teacher = config.teacher
+    set_threads(teacher.threads)
+    tokenizer = load_tokenizer(teacher.path)
+    engine = build_engine(config)
+    ids = np.asarray(tokenizer.encode(TEXT, add_special_tokens=False), dtype=np.int32)
+    canary = Canary(engine, ids, teacher.dtype)
+    scheduler = Scheduler(engine, batch_tokens=teacher.batch_tokens, max_waiting=teacher.max_waiting)
+    await canary.check(scheduler)
+
+    limits = Limits(
+        max_tokens=min(teacher.max_tokens, engine.max_positions),
+        max_contexts=teacher.max_contexts,
+        max_top_k=min(teacher.max_top_k, engine.vocabulary_size),
+    )
+    servicer = Servicer(engine, scheduler, vocabulary(tokenizer), limits)
+    token = os.environ.get("CALOPD_TOKEN", "")
+    server = grpc.aio.server(options=MESSAGE_OPTIONS, interceptors=[TokenInterceptor(token)] if token else [])
+    add_TeacherScorerServicer_to_server(servicer, server)
+    probes = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(probes, server)
+    reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    server.add_insecure_port(f"{os.environ.get('CALOPD_HOST', '127.0.0.1')}:{teacher.port}")
+    start_http_server(teacher.metrics_port, addr=os.environ.get("CALOPD_HOST", "127.0.0.1"))
+
+    loop = asyncio.get_running_loop()
+
+    def report(error: UnhealthyTeacher | None) -> None:
+        servicer.unhealthy = error
+        status = health_pb2.HealthCheckResponse
+        state = status.NOT_SERVING if error else status.SERVING
+        for name in ("", SERVICE):
+            loop.create_task(probes.set(name, state))
+
+    await server.start()
+    watch = asyncio.create_task(canary.watch(scheduler, teacher.canary_seconds, report))
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    log.info("serving %s at port %d", teacher.path, teacher.port)
+    await stop.wait()
+    watch.cancel()
+    await probes.enter_graceful_shutdown()
+    await server.stop(GRACE_SECONDS)
+    scheduler.stop()

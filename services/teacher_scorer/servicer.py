@@ -1,0 +1,174 @@
+"""The gRPC surface: validates, delegates to the scheduler, translates errors to status codes."""
+
+import asyncio
+import hmac
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+import grpc
+import numpy as np
+
+from calopd import wire
+from calopd.errors import CalopdError, InvalidRequest, Overloaded, UnhealthyTeacher
+from calopd.health import check_scores
+from calopd.tokens import fingerprint
+from calopd.types import Scores, TopK
+from calopd.v1 import teacher_scorer_pb2 as pb
+from calopd.v1.teacher_scorer_pb2_grpc import TeacherScorerServicer
+from services.teacher_scorer import metrics
+from services.teacher_scorer.engine import ScoringEngine, SequenceToScore
+from services.teacher_scorer.scheduler import Scheduler
+
+log = logging.getLogger(__name__)
+
+STATUS: dict[type[CalopdError], grpc.StatusCode] = {
+    InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
+    Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    UnhealthyTeacher: grpc.StatusCode.UNAVAILABLE,
+}
+
+
+class Limits:
+    """What one request may ask for."""
+
+    def __init__(self, *, max_tokens: int, max_contexts: int, max_top_k: int) -> None:
+        self.max_tokens, self.max_contexts, self.max_top_k = max_tokens, max_contexts, max_top_k
+
+
+class Servicer(TeacherScorerServicer):
+    def __init__(self, engine: ScoringEngine, scheduler: Scheduler, vocabulary: Sequence[str], limits: Limits) -> None:
+        self._engine, self._scheduler, self._vocabulary, self._limits = engine, scheduler, list(vocabulary), limits
+        self.unhealthy: UnhealthyTeacher | None = None
+
+    async def Describe(self, request: pb.DescribeRequest, context: Any) -> pb.DescribeResponse:
+        return pb.DescribeResponse(
+            model=self._engine.model,
+            revision=self._engine.revision,
+            engine=self._engine.name,
+            vocabulary_fingerprint=fingerprint(self._vocabulary),
+            vocabulary_size=self._engine.vocabulary_size,
+            max_tokens=self._limits.max_tokens,
+            max_contexts=self._limits.max_contexts,
+            max_top_k=self._limits.max_top_k,
+            vocabulary=self._vocabulary if request.with_vocabulary else [],
+        )
+
+    async def Score(self, request: pb.ScoreRequest, context: Any) -> pb.ScoreResponse:
+        try:
+            return await self._score(request)
+        except CalopdError as error:
+            metrics.refused.labels(type(error).__name__).inc()
+            await context.abort(STATUS[type(error)], str(error))
+            raise AssertionError("abort raises") from None
+
+    async def ScoreStream(self, requests: AsyncIterator[pb.ScoreRequest], context: Any) -> AsyncIterator[pb.ScoreResponse]:
+        """Reads ahead as long as fewer than a bounded number are under way; answers in the order of completion."""
+        running: set[asyncio.Task[pb.ScoreResponse]] = set()
+        try:
+            async for request in requests:
+                running.add(asyncio.create_task(self._score_or_error(request)))
+                while len(running) >= 64 or any(task.done() for task in running):
+                    done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                    for task in done:
+                        yield task.result()
+            while running:
+                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    yield task.result()
+        finally:
+            for task in running:
+                task.cancel()
+
+    async def _score_or_error(self, request: pb.ScoreRequest) -> pb.ScoreResponse:
+        try:
+            return await self._score(request)
+        except CalopdError as error:
+            metrics.refused.labels(type(error).__name__).inc()
+            return pb.ScoreResponse(trajectory_id=request.trajectory_id, error=str(error))
+
+    async def _score(self, request: pb.ScoreRequest) -> pb.ScoreResponse:
+        if self.unhealthy is not None:
+            raise self.unhealthy
+        sequences = self._validated(request)
+        scored = await self._scheduler.score(sequences)
+        for part in scored:
+            check_scores(part.scores.logprobs, len(sequences[0].response_ids), self._engine.vocabulary_size)
+        for item in request.contexts:
+            metrics.tokens.labels(item.name).inc(len(sequences[0].response_ids))
+        first = scored[0].scores
+        top_k = None
+        if first.top_ids is not None and first.top_logprobs is not None:
+            top_k = TopK(first.top_ids, first.top_logprobs)
+        scores = Scores(
+            names=tuple(item.name for item in request.contexts),
+            logprobs=np.stack([part.scores.logprobs for part in scored]),
+            teacher_revision=self._engine.revision,
+            seconds=sum(part.seconds for part in scored),
+            top_k=top_k,
+            entropy=first.entropy,
+        )
+        return wire.scores_to_message(request.trajectory_id, scores)
+
+    def _validated(self, request: pb.ScoreRequest) -> list[SequenceToScore]:
+        limits = self._limits
+        names = [item.name for item in request.contexts]
+        if not 1 <= len(names) <= limits.max_contexts:
+            raise InvalidRequest(f"{len(names)} contexts given, expected 1 to {limits.max_contexts}")
+        if len(set(names)) < len(names):
+            raise InvalidRequest(f"context names {names} are not unique")
+        if request.top_k > limits.max_top_k:
+            raise InvalidRequest(f"top_k is {request.top_k}, the limit is {limits.max_top_k}")
+        response = self._ids(request.response_ids, "response_ids")
+        sequences = []
+        for number, item in enumerate(request.contexts):
+            prompt = self._ids(item.prompt_ids, f"prompt_ids of context {item.name!r}")
+            if len(prompt) + len(response) > limits.max_tokens:
+                raise InvalidRequest(
+                    f"context {item.name!r} has {len(prompt)} + {len(response)} tokens, the limit is {limits.max_tokens}"
+                )
+            wishes = (request.top_k, request.want_entropy) if number == 0 else (0, False)
+            sequences.append(SequenceToScore(prompt, response, *wishes))
+        return sequences
+
+    def _ids(self, raw: bytes, what: str) -> np.ndarray:
+        ids = wire.from_bytes(raw, wire.IDS, what)
+        if not len(ids):
+            raise InvalidRequest(f"{what} is empty, expected at least one id")
+        if ids.min() < 0 or ids.max() >= self._engine.vocabulary_size:
+            wrong = int(ids[(ids < 0) | (ids >= self._engine.vocabulary_size)][0])
+            raise InvalidRequest(f"{what} contains the id {wrong}, expected 0 to {self._engine.vocabulary_size - 1}")
+        return ids
+
+
+class TokenInterceptor(grpc.aio.ServerInterceptor):
+    """Lets in only calls with the bearer token; health and reflection stay open for probes."""
+
+    def __init__(self, token: str) -> None:
+        self._expected = f"Bearer {token}"
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler:
+        given = dict(handler_call_details.invocation_metadata or ()).get("authorization", "")
+        if not handler_call_details.method.startswith("/calopd.") or hmac.compare_digest(str(given), self._expected):
+            return await continuation(handler_call_details)
+        return _refuse(handler_call_details.method.endswith("Stream"))
+
+
+def _refuse(streaming: bool) -> grpc.RpcMethodHandler:
+    metrics.refused.labels("Unauthenticated").inc()
+    message = "no or wrong token: send the metadata `authorization: Bearer <CALOPD_TOKEN>`"
+
+    async def unary(request: Any, context: Any) -> Any:
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, message)
+
+    async def stream(requests: Any, context: Any) -> Any:
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, message)
+        yield
+
+    if streaming:
+        return grpc.stream_stream_rpc_method_handler(stream)
+    return grpc.unary_unary_rpc_method_handler(unary)

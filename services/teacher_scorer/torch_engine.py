@@ -1,0 +1,98 @@
+"""Scoring with transformers: LM head on response rows only, in chunks, never holding [T, V]."""
+
+import hashlib
+import json
+import logging
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM
+
+from calopd.devices import choose_device
+from calopd.errors import ConfigError
+from calopd.logprobs import score_targets
+from services.teacher_scorer.engine import SequenceScores, SequenceToScore
+
+log = logging.getLogger(__name__)
+
+
+class TorchEngine:
+    """A causal language model of transformers, on one device."""
+
+    name = "torch"
+
+    def __init__(self, path: str, *, dtype: str, device: str, chunk: int) -> None:
+        self.model = path
+        self._device = choose_device(device)
+        self._chunk = chunk
+        try:
+            model = AutoModelForCausalLM.from_pretrained(
+                path, dtype=getattr(torch, dtype), attn_implementation="sdpa", use_safetensors=True
+            )
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"no teacher model at {path}: {str(error).splitlines()[0]}") from None
+        self._lm = model.to(self._device).eval().requires_grad_(False)
+        if getattr(self._lm.lm_head, "bias", None) is not None:
+            raise ConfigError(f"{path}: an LM head with a bias is not supported")
+        self.vocabulary_size = int(self._lm.lm_head.weight.shape[0])
+        self.max_positions = int(model.config.max_position_embeddings)
+        self.revision = _revision(path, model.config.to_json_string())
+        log.info("teacher %s: %s, V = %d, revision %s", path, dtype, self.vocabulary_size, self.revision)
+
+    @torch.inference_mode()
+    def score(self, sequences: list[SequenceToScore]) -> list[SequenceScores]:
+        # Padding stands on the right, where causal attention never looks back from a real token: no mask is needed.
+        longest = max(sequence.tokens for sequence in sequences)
+        ids = torch.zeros(len(sequences), longest, dtype=torch.long)
+        for row, sequence in zip(ids, sequences, strict=True):
+            tokens = np.concatenate((sequence.prompt_ids, sequence.response_ids[:-1]))
+            row[: len(tokens)] = torch.from_numpy(tokens)
+        hidden = self._lm.model(input_ids=ids.to(self._device), use_cache=False).last_hidden_state
+        # The score of response token j is read at the row before it.
+        rows = [
+            hidden[i, len(s.prompt_ids) - 1 : len(s.prompt_ids) - 1 + len(s.response_ids)]
+            for i, s in enumerate(sequences)
+        ]
+        out: list[SequenceScores | None] = [None] * len(sequences)
+        for wish in {(s.top_k, s.want_entropy) for s in sequences}:
+            members = [i for i, s in enumerate(sequences) if (s.top_k, s.want_entropy) == wish]
+            for i, scores in zip(members, self._head(rows, sequences, members, *wish), strict=True):
+                out[i] = scores
+        return [scores for scores in out if scores is not None]
+
+    def _head(
+        self, rows: list[torch.Tensor], sequences: list[SequenceToScore], members: list[int], top_k: int, entropy: bool
+    ) -> list[SequenceScores]:
+        targets = np.concatenate([sequences[i].response_ids for i in members]).astype(np.int64)
+        scores = score_targets(
+            torch.cat([rows[i] for i in members]),
+            self._lm.lm_head.weight,
+            torch.from_numpy(targets).to(self._device),
+            top_k=top_k,
+            entropy=entropy,
+            rows=self._chunk,
+        )
+        ends = np.cumsum([len(sequences[i].response_ids) for i in members])[:-1]
+
+        def split(tensor: torch.Tensor | None) -> list[np.ndarray | None]:
+            return [None] * len(members) if tensor is None else list(np.split(tensor.cpu().numpy(), ends))
+
+        columns = (scores.logprobs, scores.top_ids, scores.top_logprobs, scores.entropy)
+        return [SequenceScores(*parts) for parts in zip(*map(split, columns), strict=True)]  # type: ignore[arg-type]
+
+    @torch.inference_mode()
+    def reference(self, sequence: SequenceToScore) -> np.ndarray:
+        tokens = torch.from_numpy(np.concatenate((sequence.prompt_ids, sequence.response_ids)).astype(np.int64))
+        logits = self._lm(input_ids=tokens[None].to(self._device), use_cache=False).logits[0].float()
+        rows = logits.log_softmax(-1)[len(sequence.prompt_ids) - 1 : -1].cpu()
+        return rows.gather(1, tokens[len(sequence.prompt_ids) :, None]).squeeze(1).numpy()
+
+
+def _revision(path: str, config: str) -> str:
+    """A name for these weights: a digest over the configuration and the sizes and heads of the weight files."""
+    digest = hashlib.sha256(json.dumps(json.loads(config), sort_keys=True).encode())
+    for file in sorted(Path(path).glob("*.safetensors")):
+        with file.open("rb") as weights:
+            digest.update(f"{file.name} {file.stat().st_size}".encode() + weights.read(65_536))
+    return digest.hexdigest()[:12]
