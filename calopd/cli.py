@@ -8,7 +8,9 @@ from calopd.entry import guarded
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="calopd", description="On-policy distillation that learns what is worth learning.")
+    top = argparse.ArgumentParser(
+        prog="calopd", description="On-policy distillation that learns what is worth learning."
+    )
     commands = top.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="train on this machine: starts, watches and stops all services")
     run.add_argument("config", type=Path, nargs="?", help="the run's TOML, e.g. configs/demo.toml")
@@ -35,7 +37,9 @@ def _run(arguments: argparse.Namespace) -> None:
     file = arguments.resume / "config.toml" if arguments.resume else arguments.config
     config = load_config(file, arguments.set)
     if arguments.resume and config.run_dir.resolve() != arguments.resume.resolve():
-        raise ConfigError(f"{file} is of the run {config.run_dir}, not {arguments.resume}: resume it from where it began")
+        raise ConfigError(
+            f"{file} is of the run {config.run_dir}, not {arguments.resume}: resume it from where it began"
+        )
     try:
         run(config, resume=arguments.resume is not None, overwrite=arguments.overwrite)
     except Stopped:

@@ -23,7 +23,9 @@ def load_problems(path: Path) -> list[Problem]:
                 row = json.loads(line)
                 fields = {name: str(row[name]) for name in FIELDS}
             except (json.JSONDecodeError, KeyError, TypeError) as error:
-                raise ConfigError(f"{path}, line {number}: expected an object with {', '.join(FIELDS)}; {error!r}") from None
+                raise ConfigError(
+                    f"{path}, line {number}: expected an object with {', '.join(FIELDS)}; {error!r}"
+                ) from None
             if fields["id"] in problems:
                 raise ConfigError(f"{path}, line {number}: the id {fields['id']!r} stands there twice")
             problems[fields["id"]] = Problem(**fields, solution=str(row.get("solution") or ""))

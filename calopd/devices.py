@@ -9,7 +9,11 @@ def choose_device(setting: str) -> torch.device:
     """`auto` = this process's GPU where there is one, else the CPU."""
     if setting != "auto":
         return torch.device(setting)
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if torch.cuda.is_available() else torch.device("cpu")
+    return (
+        torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        if torch.cuda.is_available()
+        else torch.device("cpu")
+    )
 
 
 def set_threads(count: int) -> None:

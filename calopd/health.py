@@ -18,6 +18,8 @@ def check_scores(logprobs: np.ndarray, tokens: int, vocabulary_size: int) -> Non
         bad = int((~np.isfinite(logprobs) | (logprobs > 1e-4)).sum())
         raise UnhealthyTeacher(f"{bad} of {tokens} log-probabilities are NaN, infinite or above 0")
     if tokens > 1 and np.abs(logprobs + math.log(vocabulary_size)).max() < 1e-4:
-        raise UnhealthyTeacher(f"all {tokens} tokens stand at -ln V: the teacher is uniform, its weights are not loaded")
+        raise UnhealthyTeacher(
+            f"all {tokens} tokens stand at -ln V: the teacher is uniform, its weights are not loaded"
+        )
     if tokens >= VARIANCE_TOKENS and logprobs.std() < 1e-7:
         raise UnhealthyTeacher(f"all {tokens} tokens have the log-probability {logprobs[0]:.4f}: zero variance")

@@ -34,7 +34,9 @@ def run(config: Config, *, resume: bool, overwrite: bool) -> Path:
     run_dir = config.run_dir
     console = Console()
     if run_dir.exists() and not resume and not overwrite and any(run_dir.iterdir()):
-        raise ConfigError(f"{run_dir} exists: go on with it by `calopd run --resume {run_dir}`, or start anew with --overwrite")
+        raise ConfigError(
+            f"{run_dir} exists: go on with it by `calopd run --resume {run_dir}`, or start anew with --overwrite"
+        )
     run_dir.mkdir(parents=True, exist_ok=True)
     with _locked(run_dir):
         if not resume:

@@ -105,9 +105,13 @@ class Display:
         if self._live is None:
             self._say_phase()
             return
-        self._teacher.update(f"http://127.0.0.1:{config.teacher.metrics_port}/metrics", "calopd_teacher_busy_seconds_total")
+        self._teacher.update(
+            f"http://127.0.0.1:{config.teacher.metrics_port}/metrics", "calopd_teacher_busy_seconds_total"
+        )
         for replica, scrape in enumerate(self._rollouts):
-            scrape.update(f"http://127.0.0.1:{config.rollout.port + replica}/metrics", "calopd_rollout_busy_seconds_total")
+            scrape.update(
+                f"http://127.0.0.1:{config.rollout.port + replica}/metrics", "calopd_rollout_busy_seconds_total"
+            )
         self._live.update(self._render(), refresh=True)
 
     def _say_phase(self) -> None:

@@ -21,7 +21,9 @@ def check(config: Config) -> None:
     if config.data.heldout is not None:
         held = load_problems(config.data.heldout)
         if len(held) < config.evaluation.problems:
-            raise ConfigError(f"evaluation.problems is {config.evaluation.problems}, but {config.data.heldout} holds {len(held)}")
+            raise ConfigError(
+                f"evaluation.problems is {config.evaluation.problems}, but {config.data.heldout} holds {len(held)}"
+            )
     for key, port in ports(config).items():
         _check_port(key, port)
     _check_memory(config)
@@ -80,6 +82,6 @@ def _check_memory(config: Config) -> None:
     available = psutil.virtual_memory().available / 2**30
     if available < needed:
         raise ConfigError(
-            f"too little memory: about {needed:.1f} GiB are needed, {available:.1f} GiB are free. Close other programs, "
+            f"too little memory: about {needed:.1f} GiB are needed, {available:.1f} GiB are free. Close programs, "
             "or lower rollout.cpu_kv_cache_gib, rollout.replicas or learner.ranks"
         )

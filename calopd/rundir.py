@@ -23,7 +23,9 @@ def read_run_id(run_dir: Path, wait_seconds: float = 600.0) -> str:
     deadline = time.monotonic() + wait_seconds
     while not (run_dir / "run.json").exists():
         if time.monotonic() > deadline:
-            raise ConfigError(f"no run.json in {run_dir} after {wait_seconds:.0f} s: is the learner up, is the volume shared?")
+            raise ConfigError(
+                f"no run.json in {run_dir} after {wait_seconds:.0f} s: is the learner up, is the volume shared?"
+            )
         time.sleep(0.2)
     return ensure_run_id(run_dir)
 

@@ -1,5 +1,6 @@
 """Local processes: started, watched, restarted when they die, and stopped with everything they started."""
 
+import contextlib
 import ctypes
 import logging
 import os
@@ -51,10 +52,8 @@ class Process:
     def signal(self, number: int) -> None:
         """To the process and to all that it started."""
         if self.popen is not None and self.popen.poll() is None:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.popen.pid, number)
-            except ProcessLookupError:
-                pass
 
     def user_error(self) -> str | None:
         """The line that this start's log ends with, where it was the user's to mend."""

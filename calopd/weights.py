@@ -27,7 +27,9 @@ def publish_policy(run_dir: Path, version: int, tensors: Mapping[str, torch.Tens
     aside = target.with_name(target.name + ".aside")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, aside / WEIGHTS, metadata={"format": "pt"})
+    save_file(
+        {name: tensor.contiguous() for name, tensor in tensors.items()}, aside / WEIGHTS, metadata={"format": "pt"}
+    )
     manifest = {"run": run, "version": version, "sha256": sha256(aside / WEIGHTS)}
     (aside / MANIFEST).write_text(json.dumps(manifest))
     sync(aside / WEIGHTS, aside / MANIFEST)

@@ -18,7 +18,9 @@ def to_bytes(values: np.ndarray, dtype: np.dtype) -> bytes:
 
 def from_bytes(raw: bytes, dtype: np.dtype, what: str) -> np.ndarray:
     if len(raw) % dtype.itemsize:
-        raise InvalidRequest(f"{what} has {len(raw)} bytes, expected a multiple of {dtype.itemsize} (little-endian {dtype})")
+        raise InvalidRequest(
+            f"{what} has {len(raw)} bytes, expected a multiple of {dtype.itemsize} (little-endian {dtype})"
+        )
     return np.frombuffer(raw, dtype=dtype)
 
 

@@ -1,4 +1,4 @@
-"""Tiny real models and problems, made in a second: a byte-level tokenizer with ChatML, Qwen3 bodies of random weights."""
+"""Tiny real models and problems, made in a second: a byte-level tokenizer, Qwen3 bodies of random weights."""
 
 import json
 import random

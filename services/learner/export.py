@@ -14,17 +14,17 @@ from services.learner.evaluation import gain_interval
 from services.learner.student import Student
 
 
-def export_model(
-    target: Path, source: str, student: Student, weights: dict[str, torch.Tensor], tokenizer: Any
-) -> None:
+def export_model(target: Path, source: str, student: Student, weights: dict[str, torch.Tensor], tokenizer: Any) -> None:
     """Write the trained student so that transformers and vLLM load it by path."""
     aside = target.with_name(target.name + ".aside")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
-    student.lm.config.save_pretrained(aside)  # type: ignore[operator,union-attr]
-    student.lm.generation_config.save_pretrained(aside)  # type: ignore[operator,union-attr]
+    student.lm.config.save_pretrained(aside)
+    student.lm.generation_config.save_pretrained(aside)
     tokenizer.save_pretrained(aside)
-    save_file({name: w.contiguous() for name, w in weights.items()}, aside / "model.safetensors", metadata={"format": "pt"})
+    save_file(
+        {name: w.contiguous() for name, w in weights.items()}, aside / "model.safetensors", metadata={"format": "pt"}
+    )
     shutil.rmtree(target, ignore_errors=True)
     aside.rename(target)
 

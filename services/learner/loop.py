@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from calopd.weights import prune_policies, publish_policy
 from services.learner import checkpoint, metrics
 from services.learner.evaluation import evaluate
 from services.learner.export import export_model, write_summary
-from services.learner.feed import Cutter, rounds
+from services.learner.feed import Cutter, Round, rounds
 from services.learner.micro_batch import Accumulator
 from services.learner.ranks import Ranks
 from services.learner.schedule import learning_rate
@@ -184,9 +185,9 @@ class Learner:
         idle = 0.0
         while True:
             start = time.monotonic()
-            round_ = ranks.tell(next(plan, "end") if ranks.first else None)
+            over, round_ = ranks.tell(_next(plan) if ranks.first else None)
             idle += time.monotonic() - start
-            if round_ == "end":
+            if over:
                 return accumulator, len(cutter.dead), idle
             if round_ is None:
                 continue
@@ -207,7 +208,9 @@ class Learner:
         norm = torch.nn.utils.clip_grad_norm_(parameters, self.config.learner.gradient_clip)
         norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
         if not torch.isfinite(norm):
-            raise RuntimeError(f"the gradient norm is {norm.item()}: the step is not taken, and nothing was saved of it")
+            raise RuntimeError(
+                f"the gradient norm is {norm.item()}: the step is not taken, and nothing was saved of it"
+            )
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
@@ -220,6 +223,13 @@ class Learner:
     def _shown_tickets(self, step: int) -> int:
         steps = self.config.run.steps
         return self.config.learner.show_trajectories if step in (0, steps // 2, steps - 1) else 0
+
+
+def _next(plan: Iterator[Round | None]) -> tuple[bool, Round | None]:
+    """Whether the batch is over, and the next round where there is one already."""
+    for round_ in plan:
+        return False, round_
+    return True, None
 
 
 def _shape(lengths: list[int], sums: dict[str, float]) -> dict[str, Any]:

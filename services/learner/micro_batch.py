@@ -124,7 +124,8 @@ class Accumulator:
             start, end = end, end + len(trajectory.sample.response_ids)
             if trajectory.scores is None or trajectory.scores.top_k is None:
                 continue
-            assert student.top_ids is not None and student.top_logprobs is not None
+            assert student.top_ids is not None
+            assert student.top_logprobs is not None
             top = trajectory.scores.top_k
             part = HeadScores(student.logprobs[start:end], student.top_ids[start:end], student.top_logprobs[start:end])
             ids, logprobs = (torch.from_numpy(a.copy()).to(self._device) for a in (top.ids, top.logprobs))

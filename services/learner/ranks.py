@@ -47,5 +47,3 @@ class Ranks:
 
     def close(self) -> None:
         dist.destroy_process_group()
-
-

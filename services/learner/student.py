@@ -1,6 +1,7 @@
 """The student under FSDP2: the body, and an LM head that yields the objective and its gradient in chunks."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ class Student(nn.Module):
 
     def __init__(self, lm: nn.Module, chunk: int) -> None:
         super().__init__()
-        self.lm = lm
+        self.lm: Any = lm
         self._chunk = chunk
 
     def forward(
@@ -60,7 +61,7 @@ def shard(student: Student, mesh: DeviceMesh, compute_dtype: str) -> None:
     policy = MixedPrecisionPolicy()
     if compute_dtype != "float32":
         policy = MixedPrecisionPolicy(param_dtype=getattr(torch, compute_dtype), reduce_dtype=torch.float32)
-    for layer in student.lm.model.layers:  # type: ignore[union-attr]
+    for layer in student.lm.model.layers:
         fully_shard(layer, mesh=mesh, mp_policy=policy)
     fully_shard(student, mesh=mesh, mp_policy=policy)
 
@@ -68,7 +69,8 @@ def shard(student: Student, mesh: DeviceMesh, compute_dtype: str) -> None:
 def full_weights(student: Student) -> dict[str, Tensor]:
     """The whole student by Hugging Face names, on rank 0 ({} elsewhere); all ranks must call it."""
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    weights = {name.removeprefix("lm."): tensor for name, tensor in get_model_state_dict(student, options=options).items()}
-    if student.lm.config.tie_word_embeddings:  # type: ignore[union-attr]
+    state: dict[str, Any] = get_model_state_dict(student, options=options)
+    weights = {name.removeprefix("lm."): tensor for name, tensor in state.items()}
+    if student.lm.config.tie_word_embeddings:
         weights.pop("lm_head.weight", None)
     return weights

@@ -38,6 +38,8 @@ class TorchBackend:
         self._max_rows = max_rows
         self._waiting: list[_Row] = []
         self._wave: list[_Row] = []
+        self._mask = torch.empty(0, 0, dtype=torch.long)
+        self._cache = DynamicCache()
 
     def add(self, key: int, request: SampleRequest) -> None:
         self._waiting.append(_Row(key, request))

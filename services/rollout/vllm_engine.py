@@ -108,7 +108,9 @@ class VllmBackend:
                 continue
             completion = output.outputs[0]
             ids = np.asarray(completion.token_ids, dtype=np.int32)
-            logprobs = [row[token].logprob for row, token in zip(completion.logprobs, completion.token_ids, strict=True)]
+            logprobs = [
+                row[token].logprob for row, token in zip(completion.logprobs, completion.token_ids, strict=True)
+            ]
             finished.append(
                 Finished(
                     int(output.request_id),

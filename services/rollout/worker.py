@@ -65,9 +65,7 @@ class Worker:
                 free = self.max_in_flight - len(self._active)
                 if free and loop.time() > look_for_abandoned:
                     look_for_abandoned = loop.time() + self.lease_seconds / 2
-                    claims = await asyncio.to_thread(
-                        self.queue.claim_abandoned, self.name, free, self.lease_seconds
-                    )
+                    claims = await asyncio.to_thread(self.queue.claim_abandoned, self.name, free, self.lease_seconds)
                     if claims:
                         log.warning("took over %d abandoned tickets", len(claims))
                     self._start(claims)

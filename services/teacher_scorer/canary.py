@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import numpy as np
 
@@ -44,16 +44,18 @@ class Canary:
         if deviation > self._tolerance:
             raise UnhealthyTeacher(f"the canary is off by {deviation:.2g} nats, more than {self._tolerance:g}")
 
-    async def watch(self, scheduler: Scheduler, every: float, report: Callable[[UnhealthyTeacher | None], None]) -> None:
+    async def watch(
+        self, scheduler: Scheduler, every: float, report: Callable[[UnhealthyTeacher | None], Awaitable[None]]
+    ) -> None:
         """Check for ever, telling `report` what came of it."""
         while True:
             try:
                 await self.check(scheduler)
                 metrics.canary_healthy.set(1)
-                report(None)
+                await report(None)
             except UnhealthyTeacher as error:
                 metrics.canary_healthy.set(0)
                 log.error("canary: %s", error)
-                report(error)
+                await report(error)
             metrics.canary_time.set(time.time())
             await asyncio.sleep(every)

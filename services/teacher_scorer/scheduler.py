@@ -46,7 +46,9 @@ class Scheduler:
     async def score(self, sequences: list[SequenceToScore]) -> list[Scored]:
         """Scores of the sequences of one request; dropped from the queue when the caller is cancelled."""
         if self._requests >= self._max_waiting:
-            raise Overloaded(f"{self._requests} requests wait, as many as teacher.max_waiting admits: send it again later")
+            raise Overloaded(
+                f"{self._requests} requests wait, as many as teacher.max_waiting admits: send it again later"
+            )
         items = [_Waiting(sequence) for sequence in sequences]
         self._requests += 1
         metrics.waiting.set(self._requests)

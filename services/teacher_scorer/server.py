@@ -64,12 +64,11 @@ async def serve(config: Config) -> None:
 
     loop = asyncio.get_running_loop()
 
-    def report(error: UnhealthyTeacher | None) -> None:
+    async def report(error: UnhealthyTeacher | None) -> None:
         servicer.unhealthy = error
         status = health_pb2.HealthCheckResponse
-        state = status.NOT_SERVING if error else status.SERVING
         for name in ("", SERVICE):
-            loop.create_task(probes.set(name, state))
+            await probes.set(name, status.NOT_SERVING if error else status.SERVING)
 
     await server.start()
     watch = asyncio.create_task(canary.watch(scheduler, teacher.canary_seconds, report))

@@ -62,7 +62,9 @@ class Servicer(TeacherScorerServicer):
             await context.abort(STATUS[type(error)], str(error))
             raise AssertionError("abort raises") from None
 
-    async def ScoreStream(self, requests: AsyncIterator[pb.ScoreRequest], context: Any) -> AsyncIterator[pb.ScoreResponse]:
+    async def ScoreStream(
+        self, requests: AsyncIterator[pb.ScoreRequest], context: Any
+    ) -> AsyncIterator[pb.ScoreResponse]:
         """Reads ahead as long as fewer than a bounded number are under way; answers in the order of completion."""
         running: set[asyncio.Task[pb.ScoreResponse]] = set()
         try:
@@ -125,7 +127,7 @@ class Servicer(TeacherScorerServicer):
             prompt = self._ids(item.prompt_ids, f"prompt_ids of context {item.name!r}")
             if len(prompt) + len(response) > limits.max_tokens:
                 raise InvalidRequest(
-                    f"context {item.name!r} has {len(prompt)} + {len(response)} tokens, the limit is {limits.max_tokens}"
+                    f"context {item.name!r}: {len(prompt)} + {len(response)} tokens, the limit is {limits.max_tokens}"
                 )
             wishes = (request.top_k, request.want_entropy) if number == 0 else (0, False)
             sequences.append(SequenceToScore(prompt, response, *wishes))

@@ -1,0 +1,86 @@
+from pathlib import Path
+
+import pytest
+
+from calopd.config import load_config
+from calopd.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+MINIMAL = """
+[data]
+train = "t.jsonl"
+[student]
+path = "s"
+[teacher]
+path = "t"
+"""
+
+
+@pytest.fixture
+def minimal(tmp_path):
+    file = tmp_path / "c.toml"
+    file.write_text(MINIMAL)
+    return file
+
+
+@pytest.mark.parametrize("file", sorted(ROOT.glob("configs/*.toml")), ids=lambda f: f.name)
+def test_every_shipped_configuration_is_valid_and_survives_saving(file, tmp_path):
+    config = load_config(file, environ={})
+    saved = tmp_path / "config.toml"
+    saved.write_text(config.to_toml())
+    assert load_config(saved, environ={}) == config
+
+
+def test_defaults_are_the_papers_recipe(minimal):
+    config = load_config(minimal, environ={})
+    assert config.run.steps == 100
+    assert (config.learner.learning_rate, config.learner.weight_decay, config.learner.gradient_clip) == (1e-6, 0.01, 1)
+    assert (config.learner.trajectories, config.learner.samples, config.learner.betas) == (256, 1, (0.9, 0.999))
+    assert (config.rollout.temperature, config.rollout.top_p, config.rollout.max_tokens) == (1, 1, 16_384)
+    assert (config.learner.chunk, config.teacher.chunk, config.data.max_prompt_tokens) == (1024, 128, 2048)
+    assert (config.method.name, config.method.relaxation, config.method.clamp) == ("cal_opd", 5, 10)
+    assert config.method.settings.probes == ("eval+", "eval-")
+    assert config.method.loss_agg_mode == "seq-mean-token-mean"
+
+
+def test_overrides_beat_the_environment_and_that_the_file(minimal):
+    environ = {"CALOPD__ROLLOUT__MAX_TOKENS": "7", "CALOPD__RUN__NAME": "e", "HOME": "x"}
+    config = load_config(minimal, ["run.name=o", "method.clamp=none", 'method.probes=["inst+", "sol"]'], environ)
+    assert (config.rollout.max_tokens, config.run.name, config.method.clamp) == (7, "o", None)
+    assert config.method.settings.probes == ("inst+", "sol+", "sol-")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("learner.learning_rat=1", r"unknown key learner\.learning_rat: did you mean learning_rate"),
+        ("lerner.chunk=1", "unknown key lerner: did you mean learner"),
+        ("method.name=cal_opt", "unknown method 'cal_opt': did you mean cal_opd"),
+        ("method.probes=['evil']", "unknown probe group 'evil'"),
+        ("method.relaxation=0.5", r"method\.relaxation.*greater than or equal to 1"),
+        ("learner.samples=3", "256 trajectories are no multiple of 3"),
+        ("evaluation.problems=5", "data.heldout names no file"),
+        ("run.name=../x", "run.name"),
+        ("nonsense", "expected section.key=value"),
+    ],
+)
+def test_wrong_settings_are_explained(minimal, override, message):
+    with pytest.raises(ConfigError, match=message):
+        load_config(minimal, [override], {})
+
+
+def test_missing_keys_and_files_are_named(tmp_path, minimal):
+    with pytest.raises(ConfigError, match="cannot read the configuration"):
+        load_config(tmp_path / "no.toml", environ={})
+    minimal.write_text("[data]\ntrain = 't'\n[student]\npath='s'\n")
+    with pytest.raises(ConfigError, match="teacher is missing"):
+        load_config(minimal, environ={})
+    minimal.write_text("[data")
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        load_config(minimal, environ={})
+
+
+def test_the_password_of_the_queue_is_not_written_down(minimal):
+    config = load_config(minimal, ["queue.url=redis://user:secret@host:1/0"], {})
+    assert "secret" not in config.to_toml()
+    assert "redis://host:1/0" in config.to_toml()

@@ -1,0 +1,100 @@
+import re
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+
+from calopd.contexts import BASE, INTERVENTIONS, group_probes, messages, unrelated_solution, wrong_answer
+from calopd.errors import ConfigError, VocabularyMismatch
+from calopd.tokens import Prompts, check_same_vocabulary, vocabulary
+from calopd.types import Problem
+from tests.tiny import make_tokenizer
+
+PROBLEM = Problem("a", "How much is 1+2?", "3", "1+2=3")
+
+
+@given(st.from_regex(r"\A-?[0-9]{1,4}(\.[0-9]{1,2})?\Z"), st.integers(0, 5))
+def test_wrong_answers_have_the_shape_of_the_right_one(answer, seed):
+    wrong = wrong_answer(answer, "some-id", seed)
+    assert wrong != answer
+    assert re.sub(r"\d", "#", wrong) == re.sub(r"\d", "#", answer)
+    first = next(char for char in answer if char.isdigit())
+    assert first == "0" or next(char for char in wrong if char.isdigit()) != "0"
+    assert wrong == wrong_answer(answer, "some-id", seed)
+
+
+def test_an_answer_without_digits_gets_one_more():
+    assert wrong_answer("x", "id", 0) == "(x)+1"
+
+
+def test_unrelated_solution_is_of_another_problem_and_answer_and_of_its_length():
+    others = [
+        PROBLEM,
+        Problem("same-answer", "q", "3", "x" * 100),
+        Problem("near", "q2", "9", "y" * 105),
+        Problem("far", "q3", "9", "z" * 300),
+    ]
+    problem = Problem("p", "q0", "3", "w" * 100)
+    assert {unrelated_solution(problem, others, len, seed) for seed in range(20)} == {"y" * 105}
+    assert unrelated_solution(problem, [others[0], others[3]], len, 0) == "z" * 300
+    with pytest.raises(ConfigError, match="no other problem"):
+        unrelated_solution(problem, others[:2], len, 0)
+
+
+def test_the_intervention_follows_the_problem_or_precedes_it():
+    assert messages(PROBLEM, "Hint.")[1]["content"] == "How much is 1+2?\n\nHint."
+    assert messages(PROBLEM, "Hint.", before=True)[1]["content"] == "Hint.\n\nHow much is 1+2?"
+    assert messages(PROBLEM)[1]["content"] == "How much is 1+2?"
+    assert {message["role"]: message["content"] for message in messages(PROBLEM)}["system"] == (
+        "You are a helpful math assistant. Please solve the math problem.\n\n"
+        "You must enclose your final answer exactly within \\boxed{}."
+    )
+
+
+def test_groups_are_pairs():
+    assert group_probes("eval") == ("eval+", "eval-")
+    with pytest.raises(ConfigError, match="ans, eval, inst, sol"):
+        group_probes("evil")
+
+
+def prompts(template_suffix: str = "", limit: int = 2_000) -> Prompts:
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template += template_suffix
+    others = [PROBLEM, Problem("b", "How much is 2+2?", "4", "2+2=4")]
+    return Prompts(tokenizer, others, seed=0, max_tokens=limit)
+
+
+def test_every_context_becomes_a_prompt_that_ends_with_the_assistant_marker():
+    made = prompts()
+    texts = {name: made.tokenizer.decode(made.ids(PROBLEM, name).tolist()) for name in (BASE, *INTERVENTIONS)}
+    assert len(set(texts.values())) == 9
+    assert all(text.endswith("<|im_start|>assistant\n") for text in texts.values())
+    assert "reference: 3." in texts["ans+"]
+    assert "reference: 3." not in texts["ans-"]
+    assert "guidance: 1+2=3." in texts["sol+"]
+    assert "guidance: 2+2=4." in texts["sol-"]
+
+
+def test_a_template_that_opens_the_thinking_is_not_let_to():
+    assert np.array_equal(prompts("{{ '<think>\n' }}").ids(PROBLEM), prompts().ids(PROBLEM))
+
+
+def test_too_long_a_prompt_names_the_problem():
+    with pytest.raises(ConfigError, match="problem a under c0"):
+        prompts(limit=10).ids(PROBLEM)
+
+
+def test_a_missing_solution_names_the_problem():
+    with pytest.raises(ConfigError, match="problem n has no solution"):
+        prompts().ids(Problem("n", "q", "1"), "sol+")
+
+
+def test_another_vocabulary_is_refused_by_id():
+    ours = vocabulary(make_tokenizer())
+    theirs = [*ours[:7], "other", *ours[8:]]
+    check_same_vocabulary(ours, list(ours))
+    with pytest.raises(VocabularyMismatch, match="id 7: student .* teacher 'other'"):
+        check_same_vocabulary(ours, theirs)
+    with pytest.raises(VocabularyMismatch, match="1 of"):
+        check_same_vocabulary(ours, ours[:-1])

@@ -1,0 +1,99 @@
+import random
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from calopd.data import load_problems, training_order
+from calopd.errors import ConfigError
+from calopd.queue import Arrival
+from services.learner.evaluation import gain_interval
+from services.learner.feed import Cutter
+from services.learner.schedule import learning_rate
+
+LENGTHS = st.lists(st.integers(0, 60), min_size=1, max_size=40)
+
+
+def arrivals(lengths: list[int], order: list[int]) -> list[Arrival]:
+    return [Arrival(f"{n}-0", index, lengths[index]) for n, index in enumerate(order)]
+
+
+def cut(lengths, order, chunks, ranks, *, deterministic):
+    cutter = Cutter(len(lengths), budget=64, deterministic=deterministic)
+    rounds, waiting = [], arrivals(lengths, order)
+    while waiting:
+        size = chunks.randint(1, len(waiting))
+        cutter.arrive(waiting[:size])
+        waiting = waiting[size:]
+        while (round_ := cutter.take(ranks, hurry=chunks.random() < 0.3)) is not None:
+            rounds.append(round_.micro_batches)
+    assert cutter.complete
+    return rounds, cutter
+
+
+@given(LENGTHS, st.integers(1, 4), st.integers(0, 1000), st.booleans())
+def test_every_trajectory_enters_one_micro_batch_within_the_budget(lengths, ranks, seed, deterministic):
+    draw = random.Random(seed)
+    order = draw.sample(range(len(lengths)), len(lengths))
+    rounds, cutter = cut(lengths, order, draw, ranks, deterministic=deterministic)
+    placed = [index for round_ in rounds for batch in round_ for index in batch]
+    assert sorted(placed) == [i for i, length in enumerate(lengths) if length]
+    assert sorted(cutter.dead) == [i for i, length in enumerate(lengths) if not length]
+    for round_ in rounds:
+        assert len(round_) == ranks
+        for batch in round_:
+            assert len(batch) <= 1 or max(lengths[i] for i in batch) * len(batch) <= 64
+
+
+@given(LENGTHS, st.integers(1, 4), st.integers(0, 1000), st.integers(0, 1000))
+def test_deterministic_rounds_do_not_depend_on_the_order_of_arrival(lengths, ranks, one, other):
+    cuts = []
+    for seed in (one, other):
+        draw = random.Random(seed)
+        order = draw.sample(range(len(lengths)), len(lengths))
+        cuts.append(cut(lengths, order, draw, ranks, deterministic=True)[0])
+    assert cuts[0] == cuts[1]
+
+
+def test_learning_rate_is_half_a_cosine_to_zero():
+    rates = [learning_rate(step, steps=100, peak=1e-6, warmup_steps=0) for step in range(101)]
+    assert rates[0] == 1e-6
+    assert rates[50] == pytest.approx(0.5e-6)
+    assert rates[100] == pytest.approx(0, abs=1e-20)
+    assert rates == sorted(rates, reverse=True)
+    warm = [learning_rate(step, steps=60, peak=4.0, warmup_steps=3) for step in range(5)]
+    assert warm[:4] == [1.0, 2.0, 3.0, 4.0]
+    assert warm[4] < 4
+
+
+def test_training_order_is_a_function_of_the_position():
+    whole = list(training_order(10, seed=3, start=0, length=35))
+    assert list(training_order(10, seed=3, start=17, length=18)) == whole[17:]
+    assert [epoch for epoch, _ in whole] == [0] * 10 + [1] * 10 + [2] * 10 + [3] * 5
+    for epoch in range(3):
+        assert sorted(number for e, number in whole if e == epoch) == list(range(10))
+    assert [n for _, n in whole[:10]] != [n for _, n in whole[10:20]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"id": 1, "problem": "p"}\n', "line 1.*answer"),
+        ("nonsense\n", "line 1"),
+        ('{"id": 1, "problem": "p", "answer": 2}\n' * 2, "line 2.*twice"),
+        ("", "holds no problem"),
+    ],
+)
+def test_bad_data_is_named_by_line(tmp_path, text, message):
+    file = tmp_path / "data.jsonl"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load_problems(file)
+
+
+def test_gain_interval_is_of_paired_differences():
+    before = {"by_problem": {str(i): float(i % 2) for i in range(100)}}
+    after = {"by_problem": {str(i): 1.0 for i in range(100)}}
+    low, high = gain_interval(before, after)
+    assert (low + high) / 2 == pytest.approx(0.5)
+    assert high - low == pytest.approx(2 * 1.96 * 0.5025 / 10, rel=1e-3)

@@ -1,0 +1,64 @@
+import pytest
+import torch
+
+from calopd.logprobs import policy_objective, score_targets
+
+T, V, H = 37, 211, 16
+
+
+@pytest.fixture
+def head():
+    generator = torch.Generator().manual_seed(0)
+    hidden, weight = torch.randn(T, H, generator=generator) * 3, torch.randn(V, H, generator=generator)
+    return hidden, weight, torch.randint(V, (T,), generator=generator)
+
+
+@pytest.mark.parametrize("rows", [1, 8, 37, 64])
+@pytest.mark.parametrize(("top_k", "entropy"), [(0, False), (5, False), (0, True), (16, True)])
+def test_scores_equal_a_full_log_softmax(head, rows, top_k, entropy):
+    hidden, weight, targets = head
+    full = (hidden @ weight.T).double().log_softmax(-1)
+    scores = score_targets(hidden, weight, targets, top_k=top_k, entropy=entropy, rows=rows)
+    assert torch.allclose(scores.logprobs.double(), full[torch.arange(T), targets], atol=2e-5)
+    assert (scores.top_ids is None) == (top_k == 0)
+    assert (scores.entropy is None) == (not entropy)
+    if top_k:
+        best = full.topk(top_k)
+        assert torch.equal(scores.top_ids, best.indices)
+        assert torch.allclose(scores.top_logprobs.double(), best.values, atol=2e-5)
+    if entropy:
+        assert torch.allclose(scores.entropy.double(), -(full.exp() * full).sum(1), atol=2e-5)
+
+
+def test_large_logits_do_not_overflow():
+    hidden, weight = torch.full((1, 1), 100.0), torch.tensor([[100.0], [0.0], [-100.0]])
+    scores = score_targets(hidden, weight, torch.tensor([1]), entropy=True)
+    assert scores.logprobs.item() == -10_000
+    assert scores.entropy.item() == 0
+
+
+@pytest.mark.parametrize("rows", [4, 64])
+def test_objective_and_gradient_equal_autograd(head, rows):
+    """The advantage reads the log-probability of the same pass and is constant for the gradient."""
+    hidden, weight, targets = (tensor.clone() for tensor in head)
+    teacher = -torch.rand(T) * 4
+
+    def coefficients(part: slice, logprobs: torch.Tensor) -> torch.Tensor:
+        return -(teacher[part] - logprobs) / T
+
+    leaves = [hidden.requires_grad_(), weight.requires_grad_()]
+    objective, scores = policy_objective(hidden, weight, targets, coefficients, top_k=4, rows=rows)
+    (3 * objective).backward()
+    chunked = [leaf.grad.clone() for leaf in leaves]
+    for leaf in leaves:
+        leaf.grad = None
+
+    full = (hidden @ weight.T).log_softmax(-1)
+    own = full[torch.arange(T), targets]
+    loss = (-(teacher - own.detach()) / T * own).sum()
+    (3 * loss).backward()
+    assert objective.item() == pytest.approx(loss.item(), rel=1e-5)
+    for ours, leaf in zip(chunked, leaves, strict=True):
+        assert torch.allclose(ours, leaf.grad, rtol=1e-4, atol=1e-5)
+    assert torch.allclose(scores.entropy, -(full.exp() * full).sum(1), atol=1e-4)
+    assert torch.equal(scores.top_ids, full.topk(4).indices)

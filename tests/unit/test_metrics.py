@@ -1,0 +1,50 @@
+import pytest
+import torch
+
+from calopd.calibration import Region
+from calopd.logprobs import HeadScores
+from calopd.metrics import StepSums, top_k_overlap
+
+
+def test_overlap_is_the_worked_one():
+    teacher_ids, teacher = torch.tensor([[1, 2, 3, 4]]), torch.tensor([[0.6, 0.2, 0.1, 0.05]]).log()
+    student = HeadScores(
+        torch.zeros(1), top_ids=torch.tensor([[2, 1, 5, 4]]), top_logprobs=torch.tensor([[0.5, 0.3, 0.1, 0.02]]).log()
+    )
+    tokens, mass = top_k_overlap(teacher_ids, teacher, student)
+    assert tokens.item() == pytest.approx(0.75)
+    assert mass.item() == pytest.approx(0.52)
+
+
+def sums_of(advantage: list[float], raw: list[float]) -> StepSums:
+    sums = StepSums()
+    kept, whole = torch.tensor(advantage), torch.tensor(raw)
+    sums.add_tokens(kept, kept.clamp(-10, 10), whole, HeadScores(whole, entropy=torch.ones(len(raw))))
+    return sums
+
+
+def test_ratios_are_of_global_sums_not_means_of_ratios():
+    one, other = sums_of([0.0], [1.0]), sums_of([12.0, -3.0, 0.0], [12.0, -3.0, 4.0])
+    one.merge(other)
+    ratios = one.ratios()
+    assert ratios["retained_ratio"] == pytest.approx(15 / 20)
+    assert ratios["zero_ratio"] == pytest.approx(2 / 4)
+    assert ratios["clamped_share"] == pytest.approx(1 / 4)
+    assert ratios["entropy"] == pytest.approx(1)
+
+
+def test_a_teacher_equal_to_the_student_is_no_division_by_zero():
+    ratios = sums_of([0.0, 0.0], [0.0, 0.0]).ratios()
+    assert ratios["retained_ratio"] == 1.0
+    assert ratios["zero_ratio"] == 1.0
+
+
+def test_what_was_not_measured_is_none():
+    assert sums_of([1.0], [1.0]).ratios()["top16_token_overlap"] is None
+
+
+def test_region_width_and_deviations_are_means_over_tokens():
+    sums = sums_of([1.0, 1.0], [1.0, 1.0])
+    sums.add_region(Region(torch.tensor([-2.0, -1]), torch.tensor([-1.0, -1])), {"eval+": torch.tensor([0.5, -0.1])})
+    assert sums.ratios()["region_width"] == pytest.approx(0.5)
+    assert sums.ratios()["deviation_eval+"] == pytest.approx(0.2)

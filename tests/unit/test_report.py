@@ -1,0 +1,161 @@
+"""The report: every curve has its data, tokens are escaped, nothing is loaded from elsewhere, unfinished runs are told."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+
+from calopd.report import write_report
+from calopd.report.curves import PAPER_LABEL, groups
+from calopd.report.trajectories import deviation_class, kept_class, visible
+
+CONFIG: dict[str, dict[str, Any]] = {
+    "run": {"name": "tiny", "steps": 3},
+    "student": {"path": "examples/demo/student"},
+    "teacher": {"path": "examples/demo/teacher"},
+    "method": {"name": "cal_opd", "relaxation": 5.0, "probes": ["eval"]},
+    "rollout": {"engine": "torch"},
+}
+METRICS = (
+    "retained_ratio zero_ratio region_width deviation_eval+ deviation_eval- accuracy response_length_mean "
+    "response_length_p50 response_length_p95 entropy top16_token_overlap top16_mass_overlap loss grad_norm lr "
+    "logprob_mismatch seconds seconds_rollout seconds_teacher seconds_learner seconds_idle tickets_used tickets_missing"
+).split()
+SUMMARY = {
+    "method": "cal_opd", "sampler": "torch 2", "accuracy_before": 0.4, "accuracy_after": 0.55,
+    "gain_interval_95": [0.1, 0.2], "evaluation_problems": 1000, "retained_ratio": 0.6, "zero_ratio": 0.3,
+    "tickets_issued": 12, "trajectories_used": 11, "seconds": 90.0,
+}  # fmt: skip
+TRAJECTORY = {
+    "step": 0, "index": 0, "problem_id": "p<1>", "correct": True, "response_ids": [1, 2, 3],
+    "tokens": ["<think>", " \"a\" & </script>", "\n"], "student_logprobs": [-2.0, -2.0, -1.0],
+    "teacher_logprobs": {"c0": [-1.0, -1.0, -1.0], "eval+": [-0.5, -1.05, -0.8], "eval-": [-1.1, -1.5, -1.3]},
+    "advantage": [0.5, 0.0, 0.0],
+}  # fmt: skip
+
+
+def metric(step: int, place: int) -> float:
+    """A number that is found nowhere else in the page."""
+    return (1000 * step + place + 1) / 7919
+
+
+def make_run(
+    run_dir: Path,
+    steps: int = 3,
+    summary: dict[str, Any] | None = None,
+    trajectories: tuple[dict[str, Any], ...] = (),
+    config: dict[str, dict[str, Any]] = CONFIG,
+) -> Path:
+    run_dir.mkdir(exist_ok=True)
+    (run_dir / "config.toml").write_text(tomli_w.dumps(config))
+    rows = [{"step": s} | {name: metric(s, place) for place, name in enumerate(METRICS)} for s in range(steps)]
+    (run_dir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    if summary is not None:
+        (run_dir / "summary.json").write_text(json.dumps(summary))
+    if trajectories:
+        (run_dir / "trajectories.jsonl").write_text("".join(json.dumps(row) + "\n" for row in trajectories))
+    return run_dir
+
+
+def page_of(run_dir: Path) -> str:
+    return write_report(run_dir).read_text(encoding="utf-8")
+
+
+def drawn(page: str) -> list[dict[str, Any]]:
+    """The traces of all figures in the page."""
+    figures = re.findall(r'<script type="application/json">(.*?)</script>', page, flags=re.S)
+    return [trace for figure in figures for trace in json.loads(figure)["data"]]
+
+
+def test_every_curve_has_its_data(tmp_path: Path) -> None:
+    page = page_of(make_run(tmp_path, summary=SUMMARY, trajectories=(TRAJECTORY,)))
+    curves = [trace["y"] for trace in drawn(page)]
+    for place, name in enumerate(METRICS):
+        if not name.startswith("tickets"):
+            assert [metric(step, place) for step in range(3)] in curves, name
+    assert "not measured" not in page
+    assert page.count(PAPER_LABEL) == 2
+
+
+def test_header_tells_the_gain_with_its_interval(tmp_path: Path) -> None:
+    page = page_of(make_run(tmp_path, summary=SUMMARY))
+    assert "40.0 % → 55.0 %" in page
+    assert "gain +15.0 points, 95 % interval +10.0 to +20.0; 1,000 problems" in page
+    assert "11 / 12" in page
+    assert "Unfinished" not in page
+
+
+def test_tokens_and_names_are_escaped(tmp_path: Path) -> None:
+    page = page_of(make_run(tmp_path, trajectories=(TRAJECTORY,)))
+    section = page[page.index('<section id="trajectories"') : page.index("<details>")]
+    assert "&lt;think&gt;" in section and "&lt;/script&gt;" in section and "p&lt;1&gt;" in section
+    assert "<think>" not in section and "</script>" not in section
+
+
+def test_tooltip_holds_the_numbers_of_the_token(tmp_path: Path) -> None:
+    page = page_of(make_run(tmp_path, trajectories=(TRAJECTORY,)))
+    assert "lS -2.000   lT -1.000\nD(eval+) +0.500   D(eval-) -0.100\n[L, U] = [-1.500, 1.500]" in page
+    assert "A_OPD +1.000   A kept +0.500" in page
+
+
+def test_nothing_is_loaded_from_elsewhere(tmp_path: Path) -> None:
+    page = page_of(make_run(tmp_path, summary=SUMMARY, trajectories=(TRAJECTORY,)))
+    assert not re.search(r"""src=["']http|<link[^>]+href=["']http|@import|<script[^>]+src=""", page)
+    assert "default-src 'none'" in page
+    assert page.count("* plotly.js v") == 1
+
+
+def test_unfinished_run_says_so(tmp_path: Path) -> None:
+    page = page_of(make_run(tmp_path, steps=2))
+    assert "Unfinished run: 2 of 3 steps are recorded" in page
+    assert len(drawn(page)) == 21
+
+
+def test_run_without_steps(tmp_path: Path) -> None:
+    page = page_of(make_run(tmp_path, steps=0))
+    assert "No step has been recorded yet" in page
+    assert drawn(page) == []
+
+
+def test_run_without_probes_is_held_against_nothing(tmp_path: Path) -> None:
+    config = CONFIG | {"method": {"name": "opd"}, "student": {"path": "Qwen/Qwen3-1.7B"}}
+    trajectory = TRAJECTORY | {"teacher_logprobs": {"c0": [-1.0, -1.0, -1.0]}, "advantage": [1.0, 1.0, 0.0]}
+    page = page_of(make_run(tmp_path, trajectories=(trajectory,), config=config))
+    assert PAPER_LABEL not in page
+    assert 'data-view="kept"' in page
+    assert "synthetic data" not in page
+
+
+def test_missing_values_are_gaps(tmp_path: Path) -> None:
+    run_dir = make_run(tmp_path, steps=0)
+    rows = [{"step": 0, "entropy": 0.5, "loss": None}, {"step": 1, "entropy": None, "loss": None}]
+    (run_dir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    page = page_of(run_dir)
+    assert [trace["y"] for trace in drawn(page)] == [[0.5, None]]
+    assert page.count("not measured in this run") == sum(len(group.charts) for group in groups(rows, "cal_opd")) - 1
+
+
+@pytest.mark.parametrize(
+    ("deviation", "name"),
+    [(0.1, ""), (-0.1, ""), (0.11, "up1"), (-0.3, "down1"), (0.7, "up2"), (-1.6, "down4"), (9, "up5")],
+)
+def test_deviation_bands(deviation: float, name: str) -> None:
+    assert deviation_class(deviation) == name
+
+
+@pytest.mark.parametrize(
+    ("kept", "raw", "name"),
+    [(0, 1, "removed"), (1, 1, "more4"), (-2, -2, "less4"), (0.5, 1, "more2"), (-0.1, -1, "less1"), (0, 0.005, ""), (3, 0, "more4")],
+)  # fmt: skip
+def test_kept_classes(kept: float, raw: float, name: str) -> None:
+    assert kept_class(kept, raw) == name
+
+
+def test_whitespace_is_seen() -> None:
+    assert visible("\n\n") == '<i class="ws">↵</i>\n' * 2
+    assert visible("  ") == '<i class="ws">··</i>'
+    assert visible(" a") == " a"
+    assert visible("") == '<i class="ws">∅</i>'
