@@ -21,7 +21,13 @@ from calopd.v1.teacher_scorer_pb2_grpc import TeacherScorerStub
 log = logging.getLogger(__name__)
 
 # Scoring has no side effects, so that whatever may pass is tried again; a refused request is not.
-RETRIED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INTERNAL)
+# A server that is shutting down cancels what it has not taken up; our own cancellation is no RpcError.
+RETRIED = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.INTERNAL,
+    grpc.StatusCode.CANCELLED,
+)
 CHANNEL_OPTIONS = [
     ("grpc.lb_policy_name", "round_robin"),
     ("grpc.max_receive_message_length", 256 * 2**20),

@@ -57,7 +57,9 @@ def test_teacher_equal_to_student_withholds_nothing():
     assert retained_ratio(zeros, zeros).item() == 1.0
 
 
-@pytest.mark.parametrize(("relaxation", "probes"), [(0.99, torch.zeros(1, 3)), (5, torch.zeros(0, 3)), (5, torch.zeros(1, 2))])
+@pytest.mark.parametrize(
+    ("relaxation", "probes"), [(0.99, torch.zeros(1, 3)), (5, torch.zeros(0, 3)), (5, torch.zeros(1, 2))]
+)
 def test_impossible_regions_are_refused(relaxation, probes):
     with pytest.raises(ValueError, match=r"lambda|probe"):
         tsd_region(torch.zeros(3), probes, relaxation)

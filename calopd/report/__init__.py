@@ -1,0 +1,27 @@
+"""report.html: one self-contained page on a run, readable while it is under way and long after it is over."""
+
+import json
+import os
+import tomllib
+from pathlib import Path
+
+from calopd.report.page import RunRecord, render
+from calopd.rundir import read_lines
+
+__all__ = ["write_report"]
+
+
+def write_report(run_dir: Path) -> Path:
+    """Read the run's records, write run_dir/report.html (a whole file or none of it) and give back its path."""
+    summary = run_dir / "summary.json"
+    record = RunRecord(
+        config=tomllib.loads((run_dir / "config.toml").read_text(encoding="utf-8")),
+        steps=read_lines(run_dir / "metrics.jsonl"),
+        summary=json.loads(summary.read_text(encoding="utf-8")) if summary.exists() else None,
+        trajectories=read_lines(run_dir / "trajectories.jsonl"),
+    )
+    target = run_dir / "report.html"
+    aside = target.with_name(target.name + ".aside")
+    aside.write_text(render(record), encoding="utf-8")
+    os.replace(aside, target)
+    return target

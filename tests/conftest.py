@@ -1,0 +1,127 @@
+"""Real parts for the tests: tiny models, a Redis-protocol server, free ports."""
+
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from calopd import embedded
+from tests.tiny import make_model, make_problems, make_tokenizer
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """Directories of tiny models of one vocabulary, and problems."""
+
+    root: Path
+    teacher: Path
+    student: Path
+    untied: Path
+    train: Path
+    heldout: Path
+
+    def config(self, name: str, *, steps: int = 2, extra: str = "") -> str:
+        """A configuration for a run of a few seconds, at ports of its own."""
+        ports = [free_port() for _ in range(5)]
+        return f"""
+[run]
+name = "{name}"
+dir = "{self.root / "runs"}"
+steps = {steps}
+[data]
+train = "{self.train}"
+heldout = "{self.heldout}"
+max_prompt_tokens = 256
+max_context_tokens = 512
+[student]
+path = "{self.student}"
+[teacher]
+path = "{self.teacher}"
+port = {ports[0]}
+metrics_port = {ports[1]}
+max_tokens = 1024
+threads = 1
+[rollout]
+engine = "torch"
+port = {ports[2]}
+max_tokens = 24
+max_in_flight = 16
+threads = 1
+lease_seconds = 3.0
+[learner]
+port = {ports[3]}
+trajectories = 16
+learning_rate = 1e-3
+micro_batch_tokens = 1024
+recompute_activations = false
+threads = 1
+[evaluation]
+problems = 8
+max_tokens = 24
+top_p = 1.0
+[queue]
+port = {ports[4]}
+{extra}"""
+
+    def write_config(self, name: str, *, steps: int = 2, extra: str = "") -> Path:
+        file = self.root / f"{name}.toml"
+        file.write_text(self.config(name, steps=steps, extra=extra))
+        return file
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+    root = tmp_path_factory.mktemp("tiny")
+    tokenizer = make_tokenizer()
+    return Tiny(
+        root=root,
+        teacher=make_model(root / "teacher", seed=1, tokenizer=tokenizer),
+        student=make_model(root / "student", seed=2, layers=1, tokenizer=tokenizer),
+        untied=make_model(root / "untied", seed=3, layers=1, tied=False, tokenizer=tokenizer),
+        train=make_problems(root / "train.jsonl", 64),
+        heldout=make_problems(root / "heldout.jsonl", 16, seed=1),
+    )
+
+
+@dataclass
+class Server:
+    """A server whose process a test may kill and start again."""
+
+    command: list[str]
+    url: str
+    process: "subprocess.Popen[bytes] | None" = None
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL)
+        embedded.wait_until_ready(self.url)
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture(params=["embedded", "redis-server"])
+def redis_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    """The embedded server, and a plain redis-server where the machine has one."""
+    port = free_port()
+    command = embedded.server_command(tmp_path, port, "secret")
+    if request.param == "redis-server":
+        binary = shutil.which("redis-server")
+        if binary is None:
+            pytest.skip("no redis-server on this machine")
+        command[0] = binary
+    server = Server(command, embedded.server_url(port, "secret"))
+    server.start()
+    yield server
+    server.kill()

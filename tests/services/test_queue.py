@@ -1,0 +1,187 @@
+"""The queue against real servers: everything counts once, whoever dies."""
+
+import random
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from calopd import embedded
+from calopd.queue import Claim, Queue, connect
+from calopd.types import Sample, Sampling, Scores, Ticket, TopK, Trajectory
+
+
+def ticket(index: int, batch: str = "step-000000") -> Ticket:
+    return Ticket(
+        run="r", batch=batch, index=index, problem_id=f"p{index}", sample=0, seed=2**40 + index, policy_version=3,
+        sampling=Sampling(0.7, 0.9, 50), contexts=("c0", "eval+"), top_k=2, want_entropy=True,
+    )  # fmt: skip
+
+
+def trajectory(ticket_: Ticket, worker: str = "w", length: int = 5) -> Trajectory:
+    draw = np.random.default_rng(ticket_.index)
+    return Trajectory(
+        ticket=ticket_,
+        prompt_ids=np.arange(7, dtype=np.int32),
+        sample=Sample(np.arange(length, dtype=np.int32), -draw.random(length, np.float32), False, 3, 0.25),
+        scores=Scores(
+            ("c0", "eval+"),
+            -draw.random((2, length), np.float32),
+            "rev",
+            0.5,
+            TopK(np.arange(2 * length, dtype=np.int32).reshape(length, 2), -draw.random((length, 2), np.float32)),
+            draw.random(length, np.float32),
+        ),
+        correct=True,
+        answered_after_think=False,
+        sampler="s",
+        worker=worker,
+    )
+
+
+@pytest.fixture
+def queue(redis_server):
+    queue = Queue(connect(redis_server.url), "r")
+    queue.join()
+    queue.join()
+    return queue
+
+
+def test_a_trajectory_comes_back_as_it_went_in(queue):
+    sent = trajectory(ticket(0))
+    assert queue.open_batch("step-000000", [sent.ticket])
+    (claim,) = queue.claim("a", 10)
+    assert claim.ticket == sent.ticket
+    assert queue.commit(claim, sent)
+    (arrival,) = queue.arrivals("step-000000")
+    assert (arrival.index, arrival.tokens) == (0, 12)
+    (received,) = queue.results("step-000000", [0])
+    assert received.ticket == sent.ticket
+    assert (received.correct, received.answered_after_think, received.sampler, received.worker) == (
+        True,
+        False,
+        "s",
+        "w",
+    )
+    assert (received.sample.seconds, received.sample.truncated, received.sample.policy_version) == (0.25, False, 3)
+    for name in ("response_ids", "logprobs"):
+        assert np.array_equal(getattr(received.sample, name), getattr(sent.sample, name))
+    for name in ("logprobs", "entropy"):
+        assert np.array_equal(getattr(received.scores, name), getattr(sent.scores, name))
+    assert np.array_equal(received.scores.top_k.ids, sent.scores.top_k.ids)
+    assert np.array_equal(received.scores.top_k.logprobs, sent.scores.top_k.logprobs)
+
+
+def test_a_batch_is_opened_once(queue):
+    assert queue.open_batch("step-000000", [ticket(0), ticket(1)])
+    assert not queue.open_batch("step-000000", [ticket(0), ticket(1)])
+    assert len(queue.claim("a", 10)) == 2
+    assert queue.waiting() == 2
+
+
+def test_the_first_result_wins(queue):
+    queue.open_batch("step-000000", [ticket(0)])
+    (claim,) = queue.claim("a", 1)
+    (taken,) = queue.claim_abandoned("b", 1, idle_seconds=0)
+    assert queue.commit(taken, trajectory(claim.ticket, "b"))
+    assert not queue.commit(claim, trajectory(claim.ticket, "a"))
+    assert [t.worker for t in queue.results("step-000000", [0])] == ["b"]
+    assert len(queue.arrivals("step-000000")) == 1
+    assert queue.waiting() == 0
+
+
+def test_a_silent_worker_loses_its_tickets_and_a_busy_one_keeps_them(queue):
+    queue.open_batch("step-000000", [ticket(0), ticket(1)])
+    (silent,) = queue.claim("silent", 1)
+    (busy,) = queue.claim("busy", 1)
+    time.sleep(0.3)
+    queue.keep("busy", [busy])
+    taken = queue.claim_abandoned("other", 10, idle_seconds=0.25)
+    assert [claim.ticket.index for claim in taken] == [silent.ticket.index]
+    assert queue.deliveries(taken[0]) == 2
+    assert queue.deliveries(busy) == 1
+
+
+def test_a_restarted_worker_finds_what_it_had_in_hand(queue):
+    queue.open_batch("step-000000", [ticket(i) for i in range(3)])
+    before = queue.claim("a", 2)
+    assert queue.own_claims("a") == before
+    assert queue.own_claims("b") == []
+
+
+def test_a_late_result_of_a_released_batch_is_dropped(queue):
+    queue.open_batch("step-000000", [ticket(0), ticket(1)])
+    first, second = queue.claim("a", 2)
+    assert queue.commit(first, trajectory(first.ticket))
+    queue.release_batch("step-000000")
+    assert not queue.commit(second, trajectory(second.ticket))
+    assert not queue.open_batch("step-000000", [ticket(0)])
+    assert queue.arrivals("step-000000", block_seconds=0.01) == []
+    assert not any(b"results" in key or b"arrivals" in key for key in queue.client.keys())
+
+
+def test_a_dead_letter_arrives_as_missing_with_its_reason(queue):
+    queue.open_batch("step-000000", [ticket(0)])
+    (claim,) = queue.claim("a", 1)
+    assert queue.bury(claim, "prompt too long")
+    (arrival,) = queue.arrivals("step-000000")
+    assert arrival.tokens == 0
+    assert queue.dead_letters() == [(ticket(0), "prompt too long")]
+    assert not queue.commit(claim, trajectory(claim.ticket))
+
+
+def test_waiting_for_arrivals_ends_with_the_first(queue):
+    queue.open_batch("step-000000", [ticket(0)])
+    (claim,) = queue.claim("a", 1)
+    thread = threading.Timer(0.2, queue.commit, (claim, trajectory(claim.ticket)))
+    thread.start()
+    assert len(queue.arrivals("step-000000", block_seconds=20)) == 1
+    assert queue.arrivals("step-000000", after="0-0", block_seconds=0.01) != []
+
+
+def test_workers_that_die_at_random_lose_and_double_nothing(queue):
+    """Workers abandon claims, commit twice and take over from one another; each ticket arrives exactly once."""
+    count = 200
+    queue.open_batch("step-000000", [ticket(i) for i in range(count)])
+    draw = random.Random(0)
+    arrived: set[int] = set()
+
+    def work(name: str) -> None:
+        mine = random.Random(name)
+        stale: list[Claim] = []
+        while queue.waiting():
+            claims = queue.claim(name, 5, block_seconds=0.01) or queue.claim_abandoned(name, 5, idle_seconds=0.02)
+            for claim in claims:
+                if mine.random() < 0.3:
+                    stale.append(claim)
+                    continue
+                queue.commit(claim, trajectory(claim.ticket, name))
+                if mine.random() < 0.2:
+                    assert not queue.commit(claim, trajectory(claim.ticket, name))
+            if stale and mine.random() < 0.3:
+                late = stale.pop()
+                queue.commit(late, trajectory(late.ticket, name))
+
+    threads = [threading.Thread(target=work, args=(f"w{i}-{draw.random()}",)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    arrivals = queue.arrivals("step-000000")
+    arrived = {arrival.index for arrival in arrivals}
+    assert len(arrivals) == count
+    assert arrived == set(range(count))
+
+
+def test_nothing_is_lost_when_the_server_is_killed(redis_server, queue):
+    queue.open_batch("step-000000", [ticket(i) for i in range(4)])
+    first, second, *_ = queue.claim("a", 3)
+    assert queue.commit(first, trajectory(first.ticket))
+    redis_server.kill()
+    redis_server.start()
+    embedded.wait_until_ready(redis_server.url)
+    assert [arrival.index for arrival in queue.arrivals("step-000000")] == [first.ticket.index]
+    assert len(queue.own_claims("a")) == 2
+    assert queue.commit(second, trajectory(second.ticket))
+    assert len(queue.claim("b", 10)) == 1

@@ -1,0 +1,222 @@
+"""The teacher as a service: its numbers against plain transformers, its refusals, its health."""
+
+import asyncio
+import os
+import signal
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+import torch
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from transformers import AutoModelForCausalLM
+
+from calopd import wire
+from calopd.clients import TeacherClient
+from calopd.config import Config, load_config
+from calopd.errors import InvalidRequest, VocabularyMismatch
+from calopd.tokens import load_tokenizer, vocabulary
+from calopd.types import Scores
+from calopd.v1 import teacher_scorer_pb2 as pb
+from calopd.v1.teacher_scorer_pb2_grpc import TeacherScorerStub
+from tests.services.processes import service, wait_until_serving
+
+TOKEN = "token-of-the-test"
+
+
+@dataclass(frozen=True)
+class Running:
+    config: Config
+    log: Path
+    pid: int
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.config.teacher.port}"
+
+    def client(self) -> TeacherClient:
+        return TeacherClient([self.address], token=TOKEN, deadline_seconds=60)
+
+    def metric(self, name: str) -> float:
+        page = urllib.request.urlopen(f"http://127.0.0.1:{self.config.teacher.metrics_port}/metrics").read().decode()
+        values = [float(line.rsplit(" ", 1)[1]) for line in page.splitlines() if line.startswith(name)]
+        return sum(values)
+
+
+@pytest.fixture(scope="module")
+def teacher(tiny):
+    file = tiny.write_config("teacher", extra="")
+    config = load_config(file, environ={})
+    log = tiny.root / "teacher.log"
+    environment = {**os.environ, "CALOPD_TOKEN": TOKEN}
+    with service("services.teacher_scorer", file, log, environment) as process:
+        wait_until_serving(config.teacher.port, process, log)
+        yield Running(config, log, process.pid)
+
+
+@pytest.fixture(scope="module")
+def model(tiny):
+    return AutoModelForCausalLM.from_pretrained(tiny.teacher, dtype=torch.float32).eval()
+
+
+def plain(model, prompt: np.ndarray, response: np.ndarray) -> torch.Tensor:
+    """[T, V] log-probabilities at the rows before the response tokens, by a plain forward pass."""
+    ids = torch.from_numpy(np.concatenate((prompt, response)).astype(np.int64))
+    with torch.no_grad():
+        return model(ids[None]).logits[0].double().log_softmax(-1)[len(prompt) - 1 : -1]
+
+
+def ragged(seed: int, count: int) -> list[tuple[dict[str, np.ndarray], np.ndarray]]:
+    draw = np.random.default_rng(seed)
+    requests = []
+    for _ in range(count):
+        contexts = {name: draw.integers(3, 390, draw.integers(1, 90), np.int32) for name in ("c0", "eval+", "eval-")}
+        requests.append((contexts, draw.integers(0, 390, draw.integers(1, 120), np.int32)))
+    return requests
+
+
+def score_all(teacher: Running, requests, **wishes) -> list[Scores]:
+    async def run() -> list[Scores]:
+        client = teacher.client()
+        try:
+            calls = (client.score(str(i), ids, contexts, **wishes) for i, (contexts, ids) in enumerate(requests))
+            return await asyncio.gather(*calls)
+        finally:
+            await client.close()
+
+    return asyncio.run(run())
+
+
+def test_scores_equal_transformers_on_ragged_batches(teacher, model):
+    requests = ragged(0, 24)
+    padding, computed = (
+        teacher.metric("calopd_teacher_padding_tokens_total"),
+        teacher.metric("calopd_teacher_forward_tokens_total"),
+    )
+    for scores, (contexts, response) in zip(score_all(teacher, requests), requests, strict=True):
+        assert scores.names == ("c0", "eval+", "eval-")
+        assert scores.top_k is None
+        assert scores.entropy is None
+        for name, row in zip(scores.names, scores.logprobs, strict=True):
+            expected = plain(model, contexts[name], response)[torch.arange(len(response)), response.astype(np.int64)]
+            assert np.abs(row - expected.numpy()).max() < 1e-4
+    padding = teacher.metric("calopd_teacher_padding_tokens_total") - padding
+    computed = teacher.metric("calopd_teacher_forward_tokens_total") - computed
+    assert 0 < computed
+    assert padding <= 0.1 * computed
+
+
+def test_top_k_and_entropy_are_those_of_the_first_context(teacher, model):
+    requests = ragged(1, 8)
+    for scores, (contexts, response) in zip(
+        score_all(teacher, requests, top_k=16, want_entropy=True), requests, strict=True
+    ):
+        full = plain(model, contexts["c0"], response)
+        best = full.topk(16)
+        assert np.array_equal(scores.top_k.ids, best.indices.numpy())
+        assert np.abs(scores.top_k.logprobs - best.values.numpy()).max() < 1e-4
+        assert np.abs(scores.entropy - -(full.exp() * full).sum(1).numpy()).max() < 1e-4
+
+
+def test_the_stream_answers_each_request_and_survives_a_bad_one(teacher):
+    requests = [wire.score_request(str(i), ids, contexts, 0, False) for i, (contexts, ids) in enumerate(ragged(2, 10))]
+    requests[4].response_ids = b""
+
+    with grpc.insecure_channel(teacher.address) as channel:
+        answers = list(
+            TeacherScorerStub(channel).ScoreStream(iter(requests), metadata=(("authorization", f"Bearer {TOKEN}"),))
+        )
+    assert sorted(answer.trajectory_id for answer in answers) == [str(i) for i in range(10)]
+    refused = {answer.trajectory_id: answer.error for answer in answers if answer.error}
+    assert refused == {"4": "response_ids is empty, expected at least one id"}
+
+
+IDS = wire.to_bytes(np.array([5, 6, 7]), wire.IDS)
+
+
+def context(name: str = "c0", ids: bytes = IDS) -> pb.Context:
+    return pb.Context(name=name, prompt_ids=ids)
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (pb.ScoreRequest(response_ids=IDS), "0 contexts given, expected 1 to 16"),
+        (pb.ScoreRequest(response_ids=IDS, contexts=[context(str(i)) for i in range(17)]), "17 contexts"),
+        (pb.ScoreRequest(response_ids=IDS, contexts=[context(), context()]), "not unique"),
+        (pb.ScoreRequest(response_ids=b"", contexts=[context()]), "response_ids is empty"),
+        (pb.ScoreRequest(response_ids=IDS, contexts=[context(ids=b"")]), "prompt_ids of context 'c0' is empty"),
+        (pb.ScoreRequest(response_ids=IDS[:-1], contexts=[context()]), "has 11 bytes, expected a multiple of 4"),
+        (pb.ScoreRequest(response_ids=wire.to_bytes(np.array([400]), wire.IDS), contexts=[context()]), "the id 400"),
+        (pb.ScoreRequest(response_ids=wire.to_bytes(np.array([-1]), wire.IDS), contexts=[context()]), "the id -1"),
+        (pb.ScoreRequest(response_ids=IDS * 400, contexts=[context()]), "the limit is 1024"),
+        (pb.ScoreRequest(response_ids=IDS, contexts=[context()], top_k=65), "the limit is 64"),
+    ],
+)
+def test_malformed_requests_are_told_what_is_wrong(teacher, request_, message):
+    with grpc.insecure_channel(teacher.address) as channel, pytest.raises(grpc.RpcError) as refused:
+        TeacherScorerStub(channel).Score(request_, metadata=(("authorization", f"Bearer {TOKEN}"),), timeout=10)
+    assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert message in refused.value.details()
+
+
+def test_the_client_does_not_repeat_a_malformed_request(teacher):
+    with pytest.raises(InvalidRequest, match="the id 400"):
+        score_all(teacher, [({"c0": np.array([1], np.int32)}, np.array([400], np.int32))])
+
+
+@pytest.mark.parametrize("metadata", [(), (("authorization", "Bearer wrong"),)])
+def test_nobody_gets_in_without_the_token(teacher, metadata):
+    with grpc.insecure_channel(teacher.address) as channel, pytest.raises(grpc.RpcError) as refused:
+        TeacherScorerStub(channel).Describe(pb.DescribeRequest(), metadata=metadata, timeout=10)
+    assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_reflection_names_the_service(teacher):
+    with grpc.insecure_channel(teacher.address) as channel:
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        request = reflection_pb2.ServerReflectionRequest(list_services="")
+        (answer,) = stub.ServerReflectionInfo(iter([request]))
+    assert "calopd.v1.TeacherScorer" in {service.name for service in answer.list_services_response.service}
+
+
+def test_a_student_of_another_vocabulary_is_refused(teacher, tiny):
+    ours = vocabulary(load_tokenizer(tiny.student))
+
+    async def check(tokens: list[str]) -> None:
+        client = teacher.client()
+        try:
+            await client.check_vocabulary(tokens)
+        finally:
+            await client.close()
+
+    asyncio.run(check(ours))
+    with pytest.raises(VocabularyMismatch, match="id 100: student 'changed'"):
+        asyncio.run(check([*ours[:100], "changed", *ours[101:]]))
+
+
+def test_the_canary_is_healthy(teacher):
+    assert teacher.metric("calopd_teacher_canary_healthy") == 1
+    assert teacher.metric("calopd_teacher_canary_deviation_nats") < 1e-4
+
+
+def test_zz_sigterm_answers_what_was_accepted_and_ends(teacher):
+    """Last of the module, for it ends the teacher."""
+    requests = ragged(3, 40)
+
+    async def run() -> list[Scores]:
+        client = teacher.client()
+        calls = [asyncio.create_task(client.score(str(i), ids, contexts)) for i, (contexts, ids) in enumerate(requests)]
+        while teacher.metric("calopd_teacher_waiting_requests") == 0:
+            await asyncio.sleep(0.005)
+        os.kill(teacher.pid, signal.SIGTERM)
+        done, pending = await asyncio.wait(calls, timeout=20)
+        for task in pending:
+            task.cancel()
+        await client.close()
+        return [task.result() for task in done]
+
+    assert asyncio.run(run())
