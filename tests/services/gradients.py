@@ -1,25 +1,41 @@
-"""torchrun script: the gradient of one step, formed by the real accumulator on any number of ranks and micro-batches.
+"""torchrun script: the gradient of one step, formed by the real accumulator on these ranks, for several cuts of it.
 
-python -m torch.distributed.run ... -m tests.services.gradients MODEL OUT MODE BUDGET ORDER_SEED DETERMINISTIC
+python -m torch.distributed.run ... -m tests.services.gradients MODEL OUT CASES (a JSON list of `Case` values)
 """
 
+import json
 import random
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from calopd.config import MethodSection
-from calopd.losses import denominator
+from calopd.losses import LossAggMode, denominator
 from calopd.queue import Arrival
 from calopd.types import Sample, Sampling, Scores, Ticket, Trajectory
 from services.learner.feed import Cutter
 from services.learner.micro_batch import Accumulator
 from services.learner.ranks import Ranks
-from services.learner.student import load_student, shard
+from services.learner.student import Student, load_student, shard
 
 COUNT = 24
+
+
+@dataclass(frozen=True)
+class Case:
+    mode: LossAggMode
+    budget: int
+    order: int
+    """Seed of the order of arrival."""
+    deterministic: bool = True
+
+    @property
+    def name(self) -> str:
+        return f"{self.mode} {self.budget} {self.order} {self.deterministic}"
 
 
 def trajectories() -> list[Trajectory]:
@@ -36,36 +52,39 @@ def trajectories() -> list[Trajectory]:
     return out
 
 
-def main(model: str, out: str, mode: str, budget: str, order_seed: str, deterministic: str) -> None:
-    ranks = Ranks("cpu")
-    student = load_student(model, chunk=64, recompute_activations=False)
-    shard(student, ranks.mesh, "float32")
-    everything = trajectories()
-    accumulator = Accumulator(student, MethodSection(loss_agg_mode=mode), ranks.device, ranks.size)
-    cutter = Cutter(COUNT, int(budget), deterministic=deterministic == "1")
-    order = random.Random(int(order_seed)).sample(range(COUNT), COUNT)
+def form(student: Student, ranks: Ranks, everything: list[Trajectory], case: Case) -> dict[str, Any]:
+    student.zero_grad(set_to_none=True)
+    accumulator = Accumulator(student, MethodSection(loss_agg_mode=case.mode), ranks.device, ranks.size)
+    cutter = Cutter(COUNT, case.budget, deterministic=case.deterministic)
+    order = random.Random(case.order).sample(range(COUNT), COUNT)
     rounds = 0
     for start in range(0, COUNT, 5):
-        sizes = [
-            (i, len(everything[i].prompt_ids) + len(everything[i].sample.response_ids))
-            for i in order[start : start + 5]
-        ]
-        cutter.arrive([Arrival(f"{i}-0", i, size) for i, size in sizes])
+        part = [everything[i] for i in order[start : start + 5]]
+        sizes = {t.ticket.index: len(t.prompt_ids) + len(t.sample.response_ids) for t in part}
+        cutter.arrive([Arrival(f"{i}-0", i, size) for i, size in sizes.items()])
         while (round_ := cutter.take(ranks.size)) is not None:
             rounds += 1
             mine = [everything[i] for i in round_.micro_batches[ranks.rank]]
             accumulator.add(mine) if mine else accumulator.add_nothing()
     used = [index for part in ranks.gather(accumulator.used) for index in part]
     assert sorted(used) == list(range(COUNT))
-    tokens = sum(len(t.sample.response_ids) for t in everything)
-    divisor = denominator(COUNT, tokens, mode)
+    divisor = denominator(COUNT, sum(len(t.sample.response_ids) for t in everything), case.mode)
+    losses = ranks.gather(accumulator.sums.sums.get("loss", 0.0))
     gradient = {
         name.removeprefix("lm."): parameter.grad.full_tensor() / divisor
         for name, parameter in student.named_parameters()
     }
-    losses = ranks.gather(accumulator.sums.sums["loss"] if accumulator.used else 0.0)
+    return {"gradient": gradient, "rounds": rounds, "loss": sum(losses) / divisor}
+
+
+def main(model: str, out: str, cases: str) -> None:
+    ranks = Ranks("cpu")
+    student = load_student(model, chunk=64, recompute_activations=False)
+    shard(student, ranks.mesh, "float32")
+    everything = trajectories()
+    formed = {case.name: form(student, ranks, everything, case) for case in (Case(*c) for c in json.loads(cases))}
     if ranks.first:
-        torch.save({"gradient": gradient, "rounds": rounds, "loss": sum(losses) / divisor}, Path(out))
+        torch.save(formed, Path(out))
     ranks.close()
 
 

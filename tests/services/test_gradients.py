@@ -1,8 +1,12 @@
 """One step gives one gradient, however it is cut into ranks and micro-batches and in whatever order it arrives."""
 
+import json
 import os
 import subprocess
 import sys
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,22 +15,35 @@ from transformers import AutoModelForCausalLM
 from calopd.losses import LOSS_AGG_MODES, clamp_advantage, step_loss
 from calopd.methods import METHODS
 from calopd.types import MethodSettings, TokenBatch
-from tests.services.gradients import trajectories
+from tests.services.gradients import Case, trajectories
 from tests.services.processes import ROOT
 
 pytestmark = pytest.mark.slow
 
 
-def gradient(tiny, tmp_path, mode: str, *, ranks: int, budget: int, order: int, deterministic: bool = True):
-    out = tmp_path / f"{ranks}-{budget}-{order}-{deterministic}.pt"
+WHOLE = {mode: Case(mode, 10**6, 0) for mode in LOSS_AGG_MODES}
+PARTS = {mode: Case(mode, 150, 1) for mode in LOSS_AGG_MODES}
+SHUFFLED = {mode: Case(mode, 150, 2, False) for mode in LOSS_AGG_MODES}
+ORDERS = [Case("seq-mean-token-mean", 150, order) for order in (3, 4)]
+
+
+def run(model: Path, out: Path, ranks: int, cases: list[Case]) -> dict[str, dict[str, Any]]:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    command += ["-m", "tests.services.gradients", str(tiny.student), str(out), mode, str(budget), str(order)]
-    command += [str(int(deterministic))]
-    done = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300
-    )
+    command += ["-m", "tests.services.gradients", str(model), str(out), json.dumps([astuple(case) for case in cases])]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return torch.load(out, weights_only=True)
+
+
+@pytest.fixture(scope="module")
+def one_rank(tiny):
+    return run(tiny.student, tiny.root / "one.pt", 1, list(WHOLE.values()))
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tiny):
+    return run(tiny.student, tiny.root / "two.pt", 2, [*PARTS.values(), *SHUFFLED.values(), *ORDERS])
 
 
 def reference(tiny, mode: str) -> tuple[dict[str, torch.Tensor], float]:
@@ -55,10 +72,12 @@ def difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> 
 
 
 @pytest.mark.parametrize("mode", LOSS_AGG_MODES)
-def test_one_rank_and_one_micro_batch_equal_two_ranks_and_eight(tiny, tmp_path, mode):
-    whole = gradient(tiny, tmp_path, mode, ranks=1, budget=10**6, order=0)
-    parts = gradient(tiny, tmp_path, mode, ranks=2, budget=150, order=1)
-    shuffled = gradient(tiny, tmp_path, mode, ranks=2, budget=150, order=2, deterministic=False)
+def test_one_rank_and_one_micro_batch_equal_two_ranks_and_eight(tiny, one_rank, two_ranks, mode):
+    whole, parts, shuffled = (
+        one_rank[WHOLE[mode].name],
+        two_ranks[PARTS[mode].name],
+        two_ranks[SHUFFLED[mode].name],
+    )
     assert whole["rounds"] == 1
     assert parts["rounds"] >= 4
     expected, loss = reference(tiny, mode)
@@ -67,9 +86,6 @@ def test_one_rank_and_one_micro_batch_equal_two_ranks_and_eight(tiny, tmp_path, 
         assert seen["loss"] == pytest.approx(loss, rel=1e-5)
 
 
-def test_the_order_of_arrival_changes_no_bit_where_the_run_is_deterministic(tiny, tmp_path):
-    one, other = (
-        gradient(tiny, tmp_path, "seq-mean-token-mean", ranks=2, budget=150, order=order)["gradient"]
-        for order in (3, 4)
-    )
+def test_the_order_of_arrival_changes_no_bit_where_the_run_is_deterministic(two_ranks):
+    one, other = (two_ranks[case.name]["gradient"] for case in ORDERS)
     assert all(torch.equal(one[name], other[name]) for name in one)

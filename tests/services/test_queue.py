@@ -118,7 +118,7 @@ def test_a_late_result_of_a_released_batch_is_dropped(queue):
     assert not queue.commit(second, trajectory(second.ticket))
     assert not queue.open_batch("step-000000", [ticket(0)])
     assert queue.arrivals("step-000000", block_seconds=0.01) == []
-    assert not any(b"results" in key or b"arrivals" in key for key in queue.client.keys())
+    assert not any(b"results" in key or b"arrivals" in key for key in queue.client.scan_iter())
 
 
 def test_a_dead_letter_arrives_as_missing_with_its_reason(queue):

@@ -94,7 +94,7 @@ def test_another_vocabulary_is_refused_by_id():
     ours = vocabulary(make_tokenizer())
     theirs = [*ours[:7], "other", *ours[8:]]
     check_same_vocabulary(ours, list(ours))
-    with pytest.raises(VocabularyMismatch, match="id 7: student .* teacher 'other'"):
+    with pytest.raises(VocabularyMismatch, match=r"id 7: student .* teacher 'other'"):
         check_same_vocabulary(ours, theirs)
     with pytest.raises(VocabularyMismatch, match="1 of"):
         check_same_vocabulary(ours, ours[:-1])

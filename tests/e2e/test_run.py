@@ -1,0 +1,236 @@
+"""`calopd run` as a user types it: whole runs on tiny models, killed, stopped and taken up again."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from calopd.config import Config, load_config
+from calopd.preflight import ports
+from calopd.rundir import read_lines
+from tests.services.processes import ROOT
+
+pytestmark = pytest.mark.slow
+
+
+def start(*arguments: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "calopd", "run", *arguments]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def finish(process: "subprocess.Popen[str]", code: int = 0, seconds: float = 240) -> str:
+    out, _ = process.communicate(timeout=seconds)
+    assert process.returncode == code, out
+    return out
+
+
+def read_record(config: Config) -> dict:
+    newest = max(d for d in (config.run_dir / "checkpoints").iterdir() if d.name.isdigit())
+    return json.loads((newest / "record.json").read_text())
+
+
+def check_finished(config: Config) -> dict:
+    """Every ticket was used once, every step has its line, everything that was started is gone."""
+    steps, count = config.run.steps, config.learner.trajectories
+    record = read_record(config)
+    assert record["step"] == steps
+    assert sorted(record["used"]) == [f"step-{step:06d}" for step in range(steps)]
+    assert all(Counter(used) == Counter(range(count)) for used in record["used"].values())
+    assert [line["step"] for line in read_lines(config.run_dir / "metrics.jsonl")] == list(range(steps))
+    summary = json.loads((config.run_dir / "summary.json").read_text())
+    assert summary["tickets_issued"] == summary["trajectories_used"] == steps * count
+    assert (config.run_dir / "report.html").stat().st_size > 100_000
+    for port in ports(config).values():
+        with socket.socket() as probe:
+            assert probe.connect_ex(("127.0.0.1", port)), f"something still listens at port {port}"
+    return summary
+
+
+def check_model(config: Config) -> None:
+    """The exported student loads by path and is not the one it was."""
+    model = AutoModelForCausalLM.from_pretrained(config.run_dir / "model", dtype=torch.float32)
+    AutoTokenizer.from_pretrained(config.run_dir / "model")
+    initial = AutoModelForCausalLM.from_pretrained(config.student.path, dtype=torch.float32)
+    assert not torch.equal(model.model.embed_tokens.weight, initial.model.embed_tokens.weight)
+    last = load_file(config.run_dir / "policies" / f"{config.run.steps:06d}" / "model.safetensors")
+    assert torch.equal(model.model.embed_tokens.weight, last["model.embed_tokens.weight"])
+
+
+def test_two_ranks_and_the_torch_sampler_train(tiny):
+    file = tiny.write_config("two-ranks")
+    config = load_config(file, ["learner.ranks=2"], {})
+    out = finish(start(str(file), "--set", "learner.ranks=2"))
+    assert "step 2/2" in out
+    summary = check_finished(config)
+    check_model(config)
+    assert summary["sampler"].startswith("torch")
+    for line in read_lines(config.run_dir / "metrics.jsonl"):
+        assert 0 < line["retained_ratio"] < 1
+        assert 0 < line["zero_ratio"] < 1
+        assert line["logprob_mismatch"] < 1e-4
+        assert line["staleness"] == 0
+        assert 0 <= line["top16_mass_overlap"] <= 1
+    assert "exists" in finish(start(str(file)), code=78, seconds=60)
+
+
+def test_vllm_trains(tiny):
+    file = tiny.write_config("vllm")
+    config = load_config(file, ['rollout.engine="vllm"'], {})
+    finish(start(str(file), "--set", 'rollout.engine="vllm"'))
+    assert check_finished(config)["sampler"].startswith("vllm ")
+    check_model(config)
+    assert all(line["logprob_mismatch"] < 1e-4 for line in read_lines(config.run_dir / "metrics.jsonl"))
+
+
+def test_a_teacher_equal_to_the_student_teaches_nothing(tiny):
+    file = tiny.write_config("equal", steps=1)
+    settings = [f'teacher.path="{tiny.student}"', "method.name=opd", "evaluation.problems=0"]
+    finish(start(str(file), *(part for setting in settings for part in ("--set", setting))))
+    (line,) = read_lines(load_config(file, settings, {}).run_dir / "metrics.jsonl")
+    assert abs(line["loss"]) < 1e-4
+    assert line["retained_ratio"] == 1.0
+    assert line["grad_norm"] < 1e-4
+
+
+def wait_for_lines(config: Config, count: int, process: "subprocess.Popen[str]", seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while len(read_lines(config.run_dir / "metrics.jsonl")) < count:
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def kill(launcher: "subprocess.Popen[str]", module: str) -> None:
+    """kill -9 of the processes of a service, the ranks and not their torchrun."""
+    victims = [
+        child
+        for child in psutil.Process(launcher.pid).children(recursive=True)
+        if module in child.cmdline() and "torch.distributed.run" not in child.cmdline()
+    ]
+    assert victims
+    for victim in victims:
+        victim.kill()
+
+
+def test_killed_services_come_back_and_a_stopped_run_is_taken_up(tiny):
+    """Each service is killed in mid-step, then the run is stopped by Ctrl-C and resumed: nothing is lost or doubled."""
+    file = tiny.write_config("killed", steps=8)
+    config = load_config(file, environ={})
+    process = start(str(file))
+    for number, module in enumerate(("services.learner", "services.rollout", "services.teacher_scorer"), 1):
+        wait_for_lines(config, number, process)
+        kill(process, module)
+    wait_for_lines(config, 5, process)
+    asked = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    out = finish(process, code=130, seconds=30)
+    assert time.monotonic() - asked < 10
+    for name in ("learner", "rollout", "teacher"):
+        assert f"{name} died" in out
+    assert f"calopd run --resume {config.run_dir}" in out
+    finish(start("--resume", str(config.run_dir)))
+    check_finished(config)
+
+
+def test_a_killed_learner_and_launcher_are_taken_up(tiny):
+    """kill -9 of everything at once, Redis included, in mid-step."""
+    file = tiny.write_config("all-killed", steps=4)
+    config = load_config(file, environ={})
+    process = start(str(file))
+    wait_for_lines(config, 2, process)
+    family = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    for child in family:
+        child.kill()
+    process.communicate()
+    psutil.wait_procs(family, timeout=10)
+    done = len(read_lines(config.run_dir / "metrics.jsonl"))
+    assert done < 4
+    finish(start("--resume", str(config.run_dir)))
+    check_finished(config)
+
+
+def test_services_end_with_a_killed_launcher(tiny):
+    file = tiny.write_config("orphans", steps=50)
+    process = start(str(file))
+    wait_for_lines(load_config(file, environ={}), 1, process)
+    family = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    process.communicate()
+    _, alive = psutil.wait_procs(family, timeout=20)
+    assert not alive
+
+
+def one_line(out: str) -> str:
+    lines = out.strip().splitlines()
+    assert len(lines) == 1, out
+    assert lines[0].startswith("error: ")
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ('student.path="no/such/model"', "student.path = 'no/such/model': no model there"),
+        ('data.train="no.jsonl"', "no problems at no.jsonl"),
+        ("learner.tajectories=3", "unknown key learner.tajectories: did you mean trajectories?"),
+        ("rollout.cpu_kv_cache_gib=4000", "too little memory: about"),
+        ("evaluation.problems=17", "holds 16"),
+    ],
+)
+def test_what_cannot_work_is_one_clear_line(tiny, setting, message):
+    file = tiny.write_config("errors")
+    extra = ["--set", 'rollout.engine="vllm"'] if "cache" in setting else []
+    assert message in one_line(finish(start(str(file), "--set", setting, *extra), code=78, seconds=60))
+
+
+def test_a_port_in_use_is_one_clear_line(tiny):
+    file = tiny.write_config("port")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", load_config(file, environ={}).rollout.port))
+        taken.listen()
+        line = one_line(finish(start(str(file)), code=78, seconds=60))
+    assert "(rollout.port) is in use" in line
+
+
+def test_an_error_of_a_service_ends_the_run_with_its_line(tiny, tmp_path):
+    """A model that only its service can find to be broken."""
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "config.json").write_text(json.dumps({"model_type": "qwen3"}))
+    (broken / "model.safetensors").write_bytes(b"nonsense")
+    file = tiny.write_config("broken")
+    out = finish(start(str(file), "--set", f'teacher.path="{broken}"'), code=78, seconds=120)
+    assert out.strip().splitlines()[-1].startswith("error: teacher: no tokenizer at")
+
+
+def test_help_is_instant_and_imports_nothing_heavy():
+    code = """
+import sys
+import calopd.cli
+sys.argv = ["calopd", "--help"]
+try:
+    calopd.cli.main()
+finally:
+    assert "torch" not in sys.modules and "grpc" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=os.environ, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "run" in done.stdout
+
+
+def test_every_service_explains_itself():
+    for name in ("teacher_scorer", "rollout", "learner"):
+        command = [sys.executable, "-m", f"services.{name}", "--help"]
+        assert "--config" in subprocess.run(command, cwd=Path(ROOT), capture_output=True, text=True, check=True).stdout

@@ -1,0 +1,176 @@
+"""A rollout replica as the process it is, with a real teacher and a real queue."""
+
+import json
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calopd import embedded
+from calopd.config import load_config
+from calopd.queue import Arrival, Queue, connect
+from calopd.rundir import ensure_run_id
+from calopd.types import Sampling, Ticket
+from tests.conftest import Server, free_port
+from tests.services.processes import service, wait_until_serving
+
+pytestmark = pytest.mark.slow
+TOKEN = "token-of-the-test"
+
+
+@dataclass(frozen=True)
+class Replica:
+    url: str
+    queue: Queue
+    run: str
+
+    def get(self, path: str) -> Any:
+        return json.load(urllib.request.urlopen(self.url + path, timeout=30))
+
+    def post(self, path: str, body: dict[str, Any], token: str = TOKEN) -> tuple[int, Any]:
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
+        request = urllib.request.Request(self.url + path, json.dumps(body).encode(), headers)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error)
+
+    def ticket(self, batch: str, index: int, problem_id: str, **settings: Any) -> Ticket:
+        defaults: dict[str, Any] = {"contexts": ("c0", "eval+", "eval-"), "top_k": 4, "want_entropy": True}
+        return Ticket(
+            self.run, batch, index, problem_id, 0, index, 0, Sampling(1.0, 1.0, 16), **{**defaults, **settings}
+        )
+
+    def wait_for(self, batch: str, count: int, seconds: float = 60) -> list[Arrival]:
+        deadline = time.monotonic() + seconds
+        while len(arrivals := self.queue.arrivals(batch)) < count:
+            assert time.monotonic() < deadline
+        return arrivals
+
+
+def wait(condition: Callable[[], bool], seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def replica(tiny):
+    port = free_port()
+    server = Server(embedded.server_command(tiny.root / "redis", port, "secret"), embedded.server_url(port, "secret"))
+    server.start()
+    file = tiny.write_config("rollout")
+    config = load_config(file, environ={})
+    run = ensure_run_id(config.run_dir)
+    environment = {**os.environ, "CALOPD_TOKEN": TOKEN, "CALOPD__QUEUE__URL": server.url}
+    logs: list[Path] = [tiny.root / "rollout-teacher.log", tiny.root / "rollout.log"]
+    with (
+        service("services.teacher_scorer", file, logs[0], environment) as teacher,
+        service("services.rollout", file, logs[1], environment) as process,
+    ):
+        wait_until_serving(config.teacher.port, teacher, logs[0])
+        url = f"http://127.0.0.1:{config.rollout.port}"
+
+        def ready() -> bool:
+            assert process.poll() is None, logs[1].read_text()
+            try:
+                return urllib.request.urlopen(url + "/readyz", timeout=5).status == 200
+            except OSError:
+                return False
+
+        wait(ready)
+        yield Replica(url, Queue(connect(server.url), run), run)
+    server.kill()
+
+
+def test_it_says_what_it_is(replica):
+    assert replica.get("/healthz") == {"status": "alive"}
+    assert replica.get("/readyz")["sampler"].startswith("torch")
+    assert replica.get("/v1/policy")["version"] == 0
+    page = urllib.request.urlopen(replica.url + "/metrics").read().decode()
+    assert "calopd_rollout_busy_seconds_total" in page
+
+
+def test_generate_samples_scores_and_calibrates(replica):
+    body = {"problem": "What is 2 plus 3?", "answer": "5", "max_tokens": 12, "seed": 7, "score": True}
+    status, answer = replica.post("/v1/generate", body)
+    assert status == 200
+    count = len(answer["response_ids"])
+    assert 1 <= count <= 12
+    assert answer["correct"] is False
+    calibration = answer["calibration"]
+    assert set(calibration["teacher_logprobs"]) == {"c0", "eval+", "eval-"}
+    student, lower, upper = (np.array(x) for x in (answer["logprobs"], calibration["lower"], calibration["upper"]))
+    expected = np.maximum(lower - student, 0) - np.maximum(student - upper, 0)
+    assert np.allclose(calibration["advantage"], expected, atol=1e-5)
+    assert 0 <= calibration["retained_ratio"] <= 1
+    assert replica.post("/v1/generate", body)[1]["response_ids"] == answer["response_ids"]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"problem": ""}, "at least 1 character"),
+        ({"problem": "x", "temprature": 1}, "temprature"),
+        ({"problem": "x", "temperature": 0}, "greater than 0"),
+        ({"problem": "long " * 900}, "more than the 256"),
+    ],
+)
+def test_generate_explains_a_bad_request(replica, body, message):
+    status, answer = replica.post("/v1/generate", body)
+    assert status == 422
+    assert message in json.dumps(answer)
+
+
+def test_generate_needs_the_token(replica):
+    assert replica.post("/v1/generate", {"problem": "x"}, token="wrong")[0] == 401
+
+
+def test_tickets_become_scored_trajectories(replica):
+    tickets = [replica.ticket("step-000000", i, f"p0-{i}") for i in range(12)]
+    replica.queue.open_batch("step-000000", tickets)
+    arrivals = replica.wait_for("step-000000", 12)
+    for trajectory in replica.queue.results("step-000000", [arrival.index for arrival in arrivals]):
+        count = len(trajectory.sample.response_ids)
+        assert trajectory.scores.names == ("c0", "eval+", "eval-")
+        assert trajectory.scores.logprobs.shape == (3, count)
+        assert trajectory.scores.top_k.ids.shape == (count, 4)
+        assert trajectory.scores.entropy.shape == (count,)
+        assert trajectory.sample.policy_version == 0
+        assert trajectory.sampler.startswith("torch")
+
+
+def test_an_evaluation_ticket_is_not_scored(replica):
+    replica.queue.open_batch("eval-x", [replica.ticket("eval-x", 0, "p1-0", contexts=(), top_k=0, want_entropy=False)])
+    replica.wait_for("eval-x", 1)
+    assert replica.queue.results("eval-x", [0])[0].scores is None
+
+
+def test_a_ticket_that_cannot_be_done_is_set_aside_and_the_others_go_on(replica):
+    tickets = [replica.ticket("step-000001", 0, "no-such-problem"), replica.ticket("step-000001", 1, "p0-1")]
+    replica.queue.open_batch("step-000001", tickets)
+    assert sorted(a.index for a in replica.wait_for("step-000001", 2) if a.tokens) == [1]
+    ((buried, reason),) = replica.queue.dead_letters()
+    assert buried == tickets[0]
+    assert "'no-such-problem' is in neither" in reason
+
+
+def test_a_policy_that_was_never_published_ends_as_a_dead_letter(replica):
+    ticket = replica.ticket("step-000002", 0, "p0-0")
+    replica.queue.open_batch("step-000002", [Ticket(**{**_fields(ticket), "policy_version": 99})])
+    (arrival,) = replica.wait_for("step-000002", 1)
+    assert arrival.tokens == 0
+    assert "policy 99 is not at" in replica.queue.dead_letters()[-1][1]
+
+
+def _fields(ticket: Ticket) -> dict[str, Any]:
+    return {name: getattr(ticket, name) for name in ticket.__dataclass_fields__}
