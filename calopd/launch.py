@@ -32,8 +32,9 @@ class Stopped(Exception):
 def run(config: Config, *, resume: bool, overwrite: bool) -> Path:
     """Train to the end and write the report; the run's directory."""
     run_dir = config.run_dir
-    console = Console()
-    if run_dir.exists() and not resume and not overwrite and any(run_dir.iterdir()):
+    console = Console(soft_wrap=True)
+    preflight.check(config)
+    if not resume and not overwrite and any(path.name != ".lock" for path in run_dir.glob("*")):
         raise ConfigError(
             f"{run_dir} exists: go on with it by `calopd run --resume {run_dir}`, or start anew with --overwrite"
         )
@@ -41,7 +42,6 @@ def run(config: Config, *, resume: bool, overwrite: bool) -> Path:
     with _locked(run_dir):
         if not resume:
             _empty(run_dir)
-        preflight.check(config)
         (run_dir / "config.toml").write_text(config.to_toml(), encoding="utf-8")
         ensure_run_id(run_dir)
         supervisor = Supervisor()
@@ -92,6 +92,7 @@ def _train(config: Config, supervisor: Supervisor, console: Console) -> None:
                 display.event(event)
             display.update()
             time.sleep(POLL_SECONDS)
+        display.update()
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from calopd.config import Config
+from calopd.rundir import read_lines
 from calopd.supervise import Supervisor
 
 ROWS = 8
@@ -69,7 +70,7 @@ class Display:
     def __init__(self, config: Config, supervisor: Supervisor, console: Console) -> None:
         self._config, self._supervisor, self._console = config, supervisor, console
         self._status: dict[str, Any] = {}
-        self._rows: list[dict[str, Any]] = []
+        self._rows: list[dict[str, Any]] = read_lines(config.run_dir / "metrics.jsonl")[-ROWS:]
         self._teacher = Scrape()
         self._rollouts = [Scrape() for _ in range(config.rollout.replicas)]
         self._events: list[str] = []
@@ -97,11 +98,12 @@ class Display:
             self._status = json.loads(page)
         else:
             self._status = {**self._status, "phase": "starting"}
-        last = self._status.get("last_metrics")
-        if last and (not self._rows or self._rows[-1]["step"] != last["step"]):
-            self._rows = [*self._rows[1 - ROWS :], last]
-            if not self._live:
-                self._console.print(self._line(last), highlight=False)
+        last = self._rows[-1]["step"] if self._rows else -1
+        lines = read_lines(config.run_dir / "metrics.jsonl")
+        for line in lines if not self._live else []:
+            if line["step"] > last:
+                self._console.print(self._line(line), highlight=False)
+        self._rows = lines[-ROWS:]
         if self._live is None:
             self._say_phase()
             return
@@ -183,7 +185,7 @@ class Display:
         waiting = self._teacher.samples.get("calopd_teacher_waiting_requests", 0)
         row("teacher", self._teacher.busy, f"scoring {waiting:.0f}" if self._teacher.samples else "starting")
         phase = str(self._status.get("phase", "starting"))
-        last = self._status.get("last_metrics") or {}
+        last = self._rows[-1] if self._rows else {}
         busy = last["seconds_learner"] / last["seconds"] if last else None
         row("learner", busy, f"{phase} {self._status.get('progress', '')}")
         return table

@@ -27,32 +27,51 @@ def score_targets(
     hidden_TH: Tensor, weight_VH: Tensor, targets_T: Tensor, *, top_k: int = 0, entropy: bool = False, rows: int = 128
 ) -> HeadScores:
     """Log-probabilities of `targets_T` under softmax(hidden @ weight^T), `rows` rows at a time."""
-    count, vocabulary = len(hidden_TH), len(weight_VH)
+    count = len(hidden_TH)
     device = hidden_TH.device
     logprobs = torch.empty(count, device=device)
     top_ids = torch.empty(count, top_k, dtype=torch.long, device=device) if top_k else None
     top_logprobs = torch.empty(count, top_k, device=device) if top_k else None
     entropies = torch.empty(count, device=device) if entropy else None
-    buffer = torch.empty(min(rows, count), vocabulary, dtype=hidden_TH.dtype, device=device)
+    project = _Projection(weight_VH, min(rows, count))
     for start in range(0, count, rows):
         part = slice(start, min(start + rows, count))
-        logits = torch.mm(hidden_TH[part], weight_VH.T, out=buffer[: part.stop - start]).float()
-        target_logits = logits.gather(1, targets_T[part, None]).squeeze(1)
-        if top_k:
-            best, top_ids[part] = logits.topk(top_k)  # type: ignore[index]
-        log_total = logits.logsumexp(1) if not entropy else None
-        if entropies is not None:
-            peak = logits.amax(1, keepdim=True)
-            shifted = logits.sub_(peak)
-            exp = shifted.exp()
-            total = exp.sum(1)
-            entropies[part] = total.log() - (exp * shifted).sum(1) / total
-            log_total = total.log() + peak.squeeze(1)
-        assert log_total is not None
-        logprobs[part] = target_logits - log_total
-        if top_logprobs is not None:
+        logits, exp, total = project(hidden_TH[part])
+        log_total = total.log()
+        logprobs[part] = logits.gather(1, targets_T[part, None]).squeeze(1) - log_total
+        if top_ids is not None and top_logprobs is not None:
+            best, top_ids[part] = logits.topk(top_k)
             top_logprobs[part] = best - log_total[:, None]
+        if entropies is not None:
+            entropies[part] = _entropy(logits, exp, total)
     return HeadScores(logprobs, top_ids, top_logprobs, entropies)
+
+
+class _Projection:
+    """Logits of a chunk, less their maximum, and their exponentials, in two buffers that every chunk uses again."""
+
+    def __init__(self, weight_VH: Tensor, rows: int) -> None:
+        self._weight = weight_VH
+        shape, device = (rows, len(weight_VH)), weight_VH.device
+        self._product = torch.empty(shape, dtype=weight_VH.dtype, device=device)
+        self._exp = torch.empty(shape, device=device)
+        self._logits = self._product if weight_VH.dtype == torch.float32 else torch.empty(shape, device=device)
+
+    def __call__(self, hidden_TH: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Shifted logits [T, V], their exponentials [T, V], and the sums of these [T]; float32."""
+        count = len(hidden_TH)
+        product = torch.mm(hidden_TH, self._weight.T, out=self._product[:count])
+        logits = self._logits[:count]
+        if logits.dtype != product.dtype:
+            logits.copy_(product)
+        logits -= logits.amax(1, keepdim=True)
+        exp = torch.exp(logits, out=self._exp[:count])
+        return logits, exp, exp.sum(1)
+
+
+def _entropy(logits: Tensor, exp: Tensor, total: Tensor) -> Tensor:
+    """-sum p log p from shifted logits, without another [T, V]."""
+    return total.log() - torch.einsum("tv,tv->t", exp, logits) / total
 
 
 class _PolicyGradient(torch.autograd.Function):
@@ -68,7 +87,7 @@ class _PolicyGradient(torch.autograd.Function):
         top_k: int,
         rows: int,
     ) -> tuple[Tensor, ...]:
-        count, vocabulary = len(hidden_TH), len(weight_VH)
+        count = len(hidden_TH)
         device = hidden_TH.device
         logprobs = torch.empty(count, device=device)
         entropies = torch.empty(count, device=device)
@@ -77,25 +96,28 @@ class _PolicyGradient(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden_TH)
         grad_weight = torch.zeros(weight_VH.shape, device=device)
         objective = torch.zeros((), dtype=torch.float64, device=device)
-        buffer = torch.empty(min(rows, count), vocabulary, dtype=hidden_TH.dtype, device=device)
+        project = _Projection(weight_VH, min(rows, count))
         for start in range(0, count, rows):
             part = slice(start, min(start + rows, count))
             targets = targets_T[part, None]
-            logits = torch.mm(hidden_TH[part], weight_VH.T, out=buffer[: part.stop - start]).float()
-            logits -= logits.logsumexp(1, keepdim=True)  # now log-probabilities
-            logprobs[part] = logits.gather(1, targets).squeeze(1)
+            logits, exp, total = project(hidden_TH[part])
+            log_total = total.log()
+            logprobs[part] = logits.gather(1, targets).squeeze(1) - log_total
             if top_k:
-                top_logprobs[part], top_ids[part] = logits.topk(top_k)
-            probabilities = logits.exp()
-            entropies[part] = -torch.einsum("tv,tv->t", probabilities, logits)
+                best, top_ids[part] = logits.topk(top_k)
+                top_logprobs[part] = best - log_total[:, None]
+            entropies[part] = _entropy(logits, exp, total)
             coefficient = coefficients(part, logprobs[part])
             objective += (coefficient.double() * logprobs[part].double()).sum()
             # d log pi(y) / d logits = onehot(y) - pi
-            gradient = probabilities.mul_(-coefficient[:, None])
+            gradient = exp.mul_((-coefficient / total)[:, None])
             gradient.scatter_add_(1, targets, coefficient[:, None])
             gradient = gradient.to(hidden_TH.dtype)
-            grad_hidden[part] = gradient @ weight_VH
-            grad_weight += gradient.T @ hidden_TH[part]
+            torch.mm(gradient, weight_VH, out=grad_hidden[part])
+            if gradient.dtype == grad_weight.dtype:
+                grad_weight.addmm_(gradient.T, hidden_TH[part])
+            else:
+                grad_weight += gradient.T @ hidden_TH[part]
         ctx.save_for_backward(grad_hidden, grad_weight.to(weight_VH.dtype))
         ctx.mark_non_differentiable(logprobs, entropies, top_ids, top_logprobs)
         return objective.float(), logprobs, entropies, top_ids, top_logprobs

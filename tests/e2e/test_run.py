@@ -71,7 +71,7 @@ def test_two_ranks_and_the_torch_sampler_train(tiny):
     file = tiny.write_config("two-ranks")
     config = load_config(file, ["learner.ranks=2"], {})
     out = finish(start(str(file), "--set", "learner.ranks=2"))
-    assert "step 2/2" in out
+    assert [line.split()[1] for line in out.splitlines() if line.startswith("step ")] == ["1/2", "2/2"]
     summary = check_finished(config)
     check_model(config)
     assert summary["sampler"].startswith("torch")
@@ -212,7 +212,7 @@ def test_an_error_of_a_service_ends_the_run_with_its_line(tiny, tmp_path):
     (broken / "model.safetensors").write_bytes(b"nonsense")
     file = tiny.write_config("broken")
     out = finish(start(str(file), "--set", f'teacher.path="{broken}"'), code=78, seconds=120)
-    assert out.strip().splitlines()[-1].startswith("error: teacher: no tokenizer at")
+    assert out.strip().splitlines()[-1].startswith("error: teacher: ")
 
 
 def test_help_is_instant_and_imports_nothing_heavy():
