@@ -63,7 +63,8 @@ class Prompts:
         problems: Sequence[Problem],
         *,
         seed: int,
-        max_tokens: int,
+        max_prompt_tokens: int,
+        max_context_tokens: int,
         interventions: Mapping[str, str] = INTERVENTIONS,
         before: bool = False,
     ) -> None:
@@ -71,7 +72,7 @@ class Prompts:
         self.problems = {problem.id: problem for problem in problems}
         self._ordered = list(problems)
         self._seed = seed
-        self._max_tokens = max_tokens
+        self._limits = (max_prompt_tokens, max_context_tokens)
         self._interventions = dict(interventions)
         self._before = before
 
@@ -105,10 +106,13 @@ class Prompts:
         if text.rstrip().endswith("<think>"):
             text = text.rstrip()[: -len("<think>")]
         ids = np.asarray(self.tokenizer.encode(text, add_special_tokens=False), dtype=np.int32)
-        if len(ids) > self._max_tokens:
+        key, limit = (
+            ("max_prompt_tokens", self._limits[0]) if context == BASE else ("max_context_tokens", self._limits[1])
+        )
+        if len(ids) > limit:
             raise ConfigError(
-                f"problem {problem.id} under {context} has a prompt of {len(ids)} tokens, more than the "
-                f"{self._max_tokens} of data.max_prompt_tokens: raise it, or drop the problem"
+                f"problem {problem.id} under {context} has a prompt of {len(ids)} tokens, more than the {limit} of "
+                f"data.{key}: raise it, or drop the problem"
             )
         return ids
 

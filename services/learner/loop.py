@@ -135,7 +135,7 @@ class Learner:
         self.record.step = step + 1
         self.record.issued += settings.trajectories
         self.record.used[batch] = used
-        self.record.sampler = self.ranks.tell(self._sampler(batch, used) if self.ranks.first else None)
+        self.record.sampler = self.ranks.tell(accumulator.sampler or self.record.sampler)
         due = (step + 1) % settings.checkpoint_every == 0 or step + 1 == self.config.run.steps
         self.status.phase = "checkpointing"
         if due:
@@ -216,9 +216,6 @@ class Learner:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return float(norm)
-
-    def _sampler(self, batch: str, used: list[int]) -> str:
-        return self.queue.results(batch, used[:1])[0].sampler if used else self.record.sampler
 
     def _shown_tickets(self, step: int) -> int:
         steps = self.config.run.steps

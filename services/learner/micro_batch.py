@@ -59,6 +59,7 @@ class Accumulator:
         self.lengths: list[int] = []
         self.used: list[int] = []
         self.shown: list[dict[str, Any]] = []
+        self.sampler = ""
 
     def add(self, trajectories: list[Trajectory], show_below: int = 0) -> None:
         """Forward and backward; tickets with an index below `show_below` are kept for the report."""
@@ -119,6 +120,7 @@ class Accumulator:
         )
         self.lengths += batch.lengths_B.tolist()
         self.used += [t.ticket.index for t in trajectories]
+        self.sampler = trajectories[0].sampler
         end = 0
         for trajectory in trajectories:
             start, end = end, end + len(trajectory.sample.response_ids)

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import os
 import socket
-from pathlib import Path
 
 import grpc
 import uvicorn
@@ -82,18 +81,21 @@ async def serve(config: Config) -> None:
     )
     await wait_for_teacher(teacher, vocabulary(tokenizer))
 
-    def prompts(limit: int) -> Prompts:
-        before = config.method.placement == "before"
-        return Prompts(tokenizer, problems, seed=config.run.seed, max_tokens=limit, before=before)
-
+    prompts = Prompts(
+        tokenizer,
+        problems,
+        seed=config.run.seed,
+        max_prompt_tokens=config.data.max_prompt_tokens,
+        max_context_tokens=config.data.max_context_tokens,
+        before=config.method.placement == "before",
+    )
     worker = Worker(
         os.environ.get("CALOPD_WORKER", f"{socket.gethostname()}-{rollout.port}"),
         queue=Queue(connect(config.queue.url), read_run_id(config.run_dir)),
         engine=engine,
         teacher=teacher,
-        prompts=prompts(config.data.max_prompt_tokens),
-        context_prompts=prompts(config.data.max_context_tokens),
-        run_dir=Path(config.run_dir),
+        prompts=prompts,
+        run_dir=config.run_dir,
         max_in_flight=rollout.max_in_flight,
         lease_seconds=rollout.lease_seconds,
         max_deliveries=rollout.max_deliveries,

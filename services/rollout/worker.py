@@ -31,7 +31,6 @@ class Worker:
         engine: SamplingEngine,
         teacher: TeacherClient,
         prompts: Prompts,
-        context_prompts: Prompts,
         run_dir: Path,
         max_in_flight: int,
         lease_seconds: float,
@@ -39,8 +38,7 @@ class Worker:
     ) -> None:
         self.name = name
         self.queue, self.engine, self.teacher = queue, engine, teacher
-        self.prompts, self.context_prompts = prompts, context_prompts
-        self.run_dir = run_dir
+        self.prompts, self.run_dir = prompts, run_dir
         self.max_in_flight, self.lease_seconds, self.max_deliveries = max_in_flight, lease_seconds, max_deliveries
         self._active: dict[str, Claim] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -49,14 +47,15 @@ class Worker:
     async def run(self) -> None:
         """Work until cancelled."""
         await asyncio.to_thread(self.queue.join)
-        heartbeat = asyncio.create_task(self._keep_claims())
+        helpers = [asyncio.create_task(self._keep_claims()), asyncio.create_task(self._follow_policies())]
         try:
             self._start(await asyncio.to_thread(self.queue.own_claims, self.name))
             loop = asyncio.get_running_loop()
             look_for_abandoned = loop.time() + self.lease_seconds
             while not self.engine.failed:
-                if heartbeat.done():
-                    heartbeat.result()
+                for helper in helpers:
+                    if helper.done():
+                        helper.result()
                 free = self.max_in_flight - len(self._active)
                 if not free:
                     await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -71,8 +70,7 @@ class Worker:
                     self._start(claims)
             raise RuntimeError("the sampling engine has failed")
         finally:
-            heartbeat.cancel()
-            for task in self._tasks:
+            for task in (*helpers, *self._tasks):
                 task.cancel()
 
     def _start(self, claims: list[Claim]) -> None:
@@ -87,6 +85,19 @@ class Worker:
         while True:
             await asyncio.sleep(self.lease_seconds / 3)
             await asyncio.to_thread(self.queue.keep, self.name, list(self._active.values()))
+
+    async def _follow_policies(self) -> None:
+        """Load what is announced, so that the first ticket of a step finds its policy there."""
+        last = "0-0"
+        while True:
+            announced = await asyncio.to_thread(self.queue.policy_announced, last, 1.0)
+            if announced is None:
+                continue
+            last, version = announced
+            try:
+                await self._ensure_policy(version)
+            except PolicyError as error:
+                log.warning("announced policy %d: %s", version, error)
 
     async def _work(self, claim: Claim) -> None:
         try:
@@ -161,7 +172,7 @@ class Worker:
         want_entropy: bool = False,
     ) -> Scores:
         """The teacher's scores of a response under the named contexts."""
-        prompts = {name: self.context_prompts.ids(problem, name) for name in contexts}
+        prompts = {name: self.prompts.ids(problem, name) for name in contexts}
         with metrics.scoring.track_inprogress():
             return await self.teacher.score(
                 trajectory_id, sample.response_ids, prompts, top_k=top_k, want_entropy=want_entropy

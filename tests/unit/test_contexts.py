@@ -62,7 +62,7 @@ def prompts(template_suffix: str = "", limit: int = 2_000) -> Prompts:
     tokenizer = make_tokenizer()
     tokenizer.chat_template += template_suffix
     others = [PROBLEM, Problem("b", "How much is 2+2?", "4", "2+2=4")]
-    return Prompts(tokenizer, others, seed=0, max_tokens=limit)
+    return Prompts(tokenizer, others, seed=0, max_prompt_tokens=limit, max_context_tokens=2_000)
 
 
 def test_every_context_becomes_a_prompt_that_ends_with_the_assistant_marker():
