@@ -25,6 +25,18 @@ def load_tokenizer(path: str | Path) -> Any:
     return tokenizer
 
 
+def stop_ids(path: str | Path, tokenizer: Any) -> list[int]:
+    """The ids that end a response: the tokenizer's end of turn, and what the model's generation settings name."""
+    from transformers import GenerationConfig
+
+    try:
+        named = GenerationConfig.from_pretrained(str(path)).eos_token_id
+    except OSError:
+        named = None
+    ids = {tokenizer.eos_token_id, *(named if isinstance(named, list) else [named])}
+    return sorted(number for number in ids if number is not None)
+
+
 def vocabulary(tokenizer: Any) -> list[str]:
     """Token of id i at position i; an id without a token is ''."""
     tokens: Mapping[str, int] = tokenizer.get_vocab()

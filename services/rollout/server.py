@@ -14,7 +14,7 @@ from calopd.data import load_problems
 from calopd.devices import set_threads
 from calopd.queue import Queue, connect
 from calopd.rundir import read_run_id
-from calopd.tokens import Prompts, load_tokenizer, vocabulary
+from calopd.tokens import Prompts, load_tokenizer, stop_ids, vocabulary
 from services.rollout.app import create_app
 from services.rollout.engine import SamplingBackend, SamplingEngine
 from services.rollout.worker import Worker
@@ -22,14 +22,14 @@ from services.rollout.worker import Worker
 log = logging.getLogger(__name__)
 
 
-def build_backend(config: Config, stop_ids: list[int]) -> SamplingBackend:
+def build_backend(config: Config, stops: list[int]) -> SamplingBackend:
     rollout = config.rollout
     if rollout.engine == "torch":
         from services.rollout.torch_engine import TorchBackend
 
         return TorchBackend(
             config.student.path,
-            stop_ids=stop_ids,
+            stop_ids=stops,
             dtype=rollout.dtype,
             device=rollout.device,
             max_rows=rollout.max_in_flight,
@@ -39,7 +39,7 @@ def build_backend(config: Config, stop_ids: list[int]) -> SamplingBackend:
     set_environment(rollout.cpu_kv_cache_gib, rollout.threads)
     return VllmBackend(
         config.student.path,
-        stop_ids=stop_ids,
+        stop_ids=stops,
         max_model_len=config.data.max_prompt_tokens + max(rollout.max_tokens, config.evaluation.max_tokens) + 1,
         max_num_seqs=rollout.max_in_flight,
         dtype=rollout.dtype,
@@ -71,7 +71,7 @@ async def serve(config: Config) -> None:
     problems = load_problems(config.data.train)
     if config.data.heldout:
         problems += load_problems(config.data.heldout)
-    engine = SamplingEngine(build_backend(config, [tokenizer.eos_token_id]))
+    engine = SamplingEngine(build_backend(config, stop_ids(config.student.path, tokenizer)))
     log.info("sampler: %s", engine.name)
     teacher = TeacherClient(
         config.teacher_addresses,

@@ -79,7 +79,8 @@ def form(student: Student, ranks: Ranks, everything: list[Trajectory], case: Cas
 
 def main(model: str, out: str, cases: str) -> None:
     ranks = Ranks("cpu")
-    student = load_student(model, chunk=64, recompute_activations=False)
+    # Recomputed activations on one rank and kept ones on several must come to the same.
+    student = load_student(model, chunk=64, recompute_activations=ranks.size == 1)
     shard(student, ranks.mesh, "float32")
     everything = trajectories()
     formed = {case.name: form(student, ranks, everything, case) for case in (Case(*c) for c in json.loads(cases))}

@@ -4,10 +4,11 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given
+from transformers import GenerationConfig
 
 from calopd.contexts import BASE, INTERVENTIONS, group_probes, messages, unrelated_solution, wrong_answer
 from calopd.errors import ConfigError, VocabularyMismatch
-from calopd.tokens import Prompts, check_same_vocabulary, vocabulary
+from calopd.tokens import Prompts, check_same_vocabulary, stop_ids, vocabulary
 from calopd.types import Problem
 from tests.tiny import make_tokenizer
 
@@ -88,6 +89,13 @@ def test_too_long_a_prompt_names_the_problem():
 def test_a_missing_solution_names_the_problem():
     with pytest.raises(ConfigError, match="problem n has no solution"):
         prompts().ids(Problem("n", "q", "1"), "sol+")
+
+
+def test_a_response_ends_at_any_id_that_the_model_names(tmp_path):
+    tokenizer = make_tokenizer()
+    assert stop_ids(tmp_path, tokenizer) == [tokenizer.eos_token_id]
+    GenerationConfig(eos_token_id=[0, tokenizer.eos_token_id]).save_pretrained(tmp_path)
+    assert stop_ids(tmp_path, tokenizer) == [0, tokenizer.eos_token_id]
 
 
 def test_another_vocabulary_is_refused_by_id():
