@@ -1,0 +1,36 @@
+import pytest
+import torch
+
+from calopd.errors import PolicyError
+from calopd.weights import load_policy, policy_dir, prune_policies, publish_policy, verify_policy
+
+
+def test_a_published_policy_is_verified_and_comes_back(tmp_path):
+    publish_policy(tmp_path, 3, {"w": torch.arange(6.0).reshape(2, 3).T}, "r")
+    assert torch.equal(load_policy(verify_policy(tmp_path, 3))["w"], torch.arange(6.0).reshape(2, 3).T)
+    publish_policy(tmp_path, 3, {"w": torch.ones(1)}, "r")
+    assert torch.equal(load_policy(verify_policy(tmp_path, 3))["w"], torch.ones(1))
+
+
+def test_one_changed_byte_is_refused(tmp_path):
+    file = publish_policy(tmp_path, 0, {"w": torch.zeros(8)}, "r") / "model.safetensors"
+    raw = bytearray(file.read_bytes())
+    raw[-1] ^= 1
+    file.write_bytes(raw)
+    with pytest.raises(PolicyError, match="does not match its manifest"):
+        verify_policy(tmp_path, 0)
+
+
+def test_a_policy_under_another_version_is_refused(tmp_path):
+    publish_policy(tmp_path, 1, {"w": torch.zeros(8)}, "r").rename(policy_dir(tmp_path, 2))
+    with pytest.raises(PolicyError, match="does not match"):
+        verify_policy(tmp_path, 2)
+    with pytest.raises(PolicyError, match="policy 1 is not at"):
+        verify_policy(tmp_path, 1)
+
+
+def test_the_last_ones_are_kept(tmp_path):
+    for version in range(5):
+        publish_policy(tmp_path, version, {"w": torch.zeros(1)}, "r")
+        prune_policies(tmp_path, version, keep=2)
+    assert sorted(d.name for d in (tmp_path / "policies").iterdir()) == ["000003", "000004"]
