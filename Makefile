@@ -19,8 +19,8 @@ $(READY): requirements/cpu.lock pyproject.toml
 	$$py -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "error: $$py is not Python 3.11; set PYTHON=/path/to/python3.11" >&2; exit 1; }; \
 	test -x $(BIN)/python || $$py -m venv $(VENV)
 	@echo "installing the pinned packages into $(VENV) (a few minutes, once) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements/cpu.lock
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps -r requirements/cpu.lock
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
 demo: $(READY) ## train the demo student with Cal-OPD through the real services, on this CPU

@@ -1,24 +1,35 @@
 """Is the final answer right? The last balanced \\boxed{...}, compared exactly, as a decimal, then by math-verify."""
 
 import atexit
-import multiprocessing as mp
+import json
 import re
+import select
+import subprocess
+import sys
 import threading
 from decimal import Decimal, InvalidOperation
-from multiprocessing.connection import Connection
 
 TIME_LIMIT_SECONDS = 5.0
+START_SECONDS = 60.0
+
+
+_BRACES = re.compile(r"\\boxed\s*\{|\\[{}]|[{}]")
 
 
 def last_boxed(text: str) -> str | None:
-    """The content of the last balanced `\\boxed{...}`, or None."""
-    for start in (m.end() for m in reversed(list(re.finditer(r"\\boxed\s*\{", text)))):
-        depth = 1
-        for position in range(start, len(text)):
-            depth += {"{": 1, "}": -1}.get(text[position], 0)
-            if depth == 0:
-                return text[start:position]
-    return None
+    """The content of the last balanced `\\boxed{...}`, or None; one pass, whatever the student repeats."""
+    opened: list[int] = []  # where the content of each open brace starts; -1 for a brace that boxes nothing
+    last: tuple[int, int] | None = None
+    for brace in _BRACES.finditer(text):
+        if brace[0].startswith("\\boxed"):
+            opened.append(brace.end())
+        elif brace[0] == "{":
+            opened.append(-1)
+        elif brace[0] == "}" and opened:
+            start = opened.pop()
+            if start >= 0 and (last is None or start > last[0]):
+                last = (start, brace.start())
+    return text[last[0] : last[1]] if last else None
 
 
 def answered_after_think(response: str) -> bool:
@@ -58,21 +69,19 @@ def is_correct(response: str, gold: str) -> bool:
     return _judge.equal(wanted, given)
 
 
-def _verify_forever(pipe: Connection) -> None:
+def _serve() -> None:
+    """The judge's process: a JSON pair [gold, given] a line in, true or false a line out."""
     from math_verify import parse, verify
 
-    while True:
+    print("ready", flush=True)
+    for line in sys.stdin:
         try:
-            gold, given = pipe.recv()
-        except EOFError:
-            return
-        try:
-            # The gold answer first: math-verify is not symmetric. No timeout of its own: the parent kills us.
-            parsed = [parse(f"${text}$", parsing_timeout=None) for text in (gold, given)]
-            verdict = bool(verify(parsed[0], parsed[1], timeout_seconds=None))
+            # The gold answer first: math-verify is not symmetric. No time limit of its own: the parent kills us.
+            gold, given = (parse(f"${text}$", parsing_timeout=None) for text in json.loads(line))
+            verdict = bool(verify(gold, given, timeout_seconds=None))
         except Exception:  # sympy raises anything on odd input, and odd input is not equal
             verdict = False
-        pipe.send(verdict)
+        print(json.dumps(verdict), flush=True)
 
 
 class _Judge:
@@ -80,39 +89,47 @@ class _Judge:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._process: mp.process.BaseProcess | None = None
-        self._pipe: Connection | None = None
+        self._process: subprocess.Popen[str] | None = None
 
     def equal(self, gold: str, given: str, seconds: float = TIME_LIMIT_SECONDS) -> bool:
         with self._lock:
-            if self._process is None or not self._process.is_alive():
-                self._start()
-            assert self._pipe is not None
+            process = self._process if self._process and self._process.poll() is None else self._start()
+            assert process.stdin is not None
             try:
-                self._pipe.send((gold, given))
-                if self._pipe.poll(seconds):
-                    return bool(self._pipe.recv())
-            except (EOFError, BrokenPipeError, ConnectionResetError):
-                pass
-            self.stop()
-            return False
+                process.stdin.write(json.dumps([gold, given]) + "\n")
+                process.stdin.flush()
+                answer = self._read(process, seconds)
+            except BrokenPipeError:
+                answer = None
+            if answer is None:
+                self.stop()
+            return answer == "true"
 
-    def _start(self) -> None:
-        context = mp.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_verify_forever, args=(theirs,), daemon=True, name="math-verify")
-        self._process.start()
-        theirs.close()
-        # The first request would otherwise pay for the import of sympy out of its own time limit.
-        self._pipe.send(("1", "1"))
-        self._pipe.recv()
+    @staticmethod
+    def _read(process: "subprocess.Popen[str]", seconds: float) -> str | None:
+        assert process.stdout is not None
+        ready, _, _ = select.select([process.stdout], [], [], seconds)
+        return process.stdout.readline().strip() or None if ready else None
+
+    def _start(self) -> "subprocess.Popen[str]":
+        """Started and imported before the first request, which would otherwise pay for it out of its own limit."""
+        command = [sys.executable, "-m", "calopd.answers"]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
+        if self._read(self._process, START_SECONDS) != "ready":
+            self.stop()
+            raise RuntimeError("the judge of answers does not start: is math-verify installed?")
+        return self._process
 
     def stop(self) -> None:
         if self._process is not None:
             self._process.kill()
-            self._process.join()
+            self._process.communicate()
             self._process = None
 
 
 _judge = _Judge()
 atexit.register(_judge.stop)
+
+if __name__ == "__main__":
+    _serve()

@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    from calopd.config import load_config
+    from calopd.config import check_resumable, load_config
     from calopd.errors import ConfigError
     from calopd.launch import Stopped, run
 
@@ -36,10 +36,10 @@ def _run(arguments: argparse.Namespace) -> None:
         raise ConfigError("give either a configuration or --resume DIR")
     file = arguments.resume / "config.toml" if arguments.resume else arguments.config
     config = load_config(file, arguments.set)
-    if arguments.resume and config.run_dir.resolve() != arguments.resume.resolve():
-        raise ConfigError(
-            f"{file} is of the run {config.run_dir}, not {arguments.resume}: resume it from where it began"
-        )
+    if arguments.resume:
+        check_resumable(load_config(file, environ={}), config)
+        if config.run_dir.resolve() != arguments.resume.resolve():
+            raise ConfigError(f"{file} is of the run {config.run_dir}: resume it from the directory where it began")
     try:
         run(config, resume=arguments.resume is not None, overwrite=arguments.overwrite)
     except Stopped:

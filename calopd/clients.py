@@ -26,13 +26,16 @@ RETRIED = (
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.RESOURCE_EXHAUSTED,
     grpc.StatusCode.INTERNAL,
+    grpc.StatusCode.UNKNOWN,
     grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
 )
 CHANNEL_OPTIONS = [
     ("grpc.lb_policy_name", "round_robin"),
     ("grpc.max_receive_message_length", 256 * 2**20),
     ("grpc.max_send_message_length", 64 * 2**20),
     ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.enable_http_proxy", 0),
 ]
 retries = Counter("calopd_rollout_teacher_retries", "Calls to the teacher that were tried again", ["reason"])
 
@@ -44,7 +47,8 @@ class TeacherClient:
         self, addresses: Sequence[str], *, token: str = "", deadline_seconds: float = 600.0, in_flight: int = 64
     ) -> None:
         self._channels = [grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) for address in addresses]
-        self._stubs = itertools.cycle([TeacherScorerStub(channel) for channel in self._channels])
+        self._all_stubs = [TeacherScorerStub(channel) for channel in self._channels]
+        self._stubs = itertools.cycle(self._all_stubs)
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
         self._deadline = deadline_seconds
         self._slots = asyncio.Semaphore(in_flight)
@@ -54,17 +58,17 @@ class TeacherClient:
         for channel in self._channels:
             await channel.close()
 
-    async def describe(self, with_vocabulary: bool = False) -> teacher_scorer_pb2.DescribeResponse:
-        request = teacher_scorer_pb2.DescribeRequest(with_vocabulary=with_vocabulary)
-        return await next(self._stubs).Describe(request, metadata=self._metadata, timeout=30)
-
-    async def check_vocabulary(self, student_vocabulary: Sequence[str]) -> teacher_scorer_pb2.DescribeResponse:
-        """Refuse a teacher of another vocabulary, saying which ids differ."""
-        described = await self.describe()
-        if described.vocabulary_fingerprint != fingerprint(student_vocabulary):
-            full = await self.describe(with_vocabulary=True)
-            check_same_vocabulary(student_vocabulary, list(full.vocabulary))
-        self._vocabulary_size = described.vocabulary_size
+    async def check_vocabulary(self, student_vocabulary: Sequence[str]) -> list[teacher_scorer_pb2.DescribeResponse]:
+        """What the replicas say of themselves; one of another vocabulary is refused, saying which ids differ."""
+        described = []
+        for stub in self._all_stubs:
+            answer = await stub.Describe(teacher_scorer_pb2.DescribeRequest(), metadata=self._metadata, timeout=30)
+            if answer.vocabulary_fingerprint != fingerprint(student_vocabulary):
+                request = teacher_scorer_pb2.DescribeRequest(with_vocabulary=True)
+                full = await stub.Describe(request, metadata=self._metadata, timeout=30)
+                check_same_vocabulary(student_vocabulary, list(full.vocabulary))
+            self._vocabulary_size = answer.vocabulary_size
+            described.append(answer)
         return described
 
     async def score(

@@ -31,8 +31,8 @@ class Run(Section):
     """The run lives in `dir`/`name`."""
     steps: int = Field(default=100, ge=1)
     seed: int = 0
-    deterministic: bool = True
-    """Trajectories enter the gradient in the order of their tickets, in fixed micro-batches."""
+    deterministic: bool = False
+    """Trajectories enter the gradient in the order of their tickets, in fixed micro-batches, not as they arrive."""
 
 
 class Data(Section):
@@ -125,7 +125,7 @@ class Rollout(Section):
     """Tickets a replica works on at once."""
     lease_seconds: float = Field(default=30.0, gt=0)
     """A ticket whose worker has been silent for so long goes to another one."""
-    max_deliveries: int = Field(default=5, ge=1)
+    max_deliveries: int = Field(default=20, ge=1)
     """A ticket that was taken up so often without a result is set aside as a dead letter."""
     gpu_memory_utilization: float = Field(default=0.85, gt=0, le=1)
     tensor_parallel_size: int = Field(default=1, ge=1)
@@ -158,6 +158,8 @@ class Learner(Section):
     compute_dtype: Dtype = "float32"
     """Parameters and optimizer are float32; this is what the passes compute in."""
     checkpoint_every: int = Field(default=1, ge=1)
+    max_missing_ratio: float = Field(default=0.1, gt=0, le=1)
+    """A step that lacks this share of its trajectories or more (dead letters) stops the run."""
     keep_checkpoints: int = Field(default=2, ge=1)
     keep_policies: int = Field(default=2, ge=1)
     threads: int = Field(default=0, ge=0)
@@ -245,6 +247,24 @@ def load_config(path: Path, overrides: Iterable[str] = (), environ: Mapping[str,
         return Config.model_validate(values)
     except ValidationError as error:
         raise ConfigError(f"{path}: " + "; ".join(_explain(e) for e in error.errors())) from None
+
+
+FIXED_IN_A_RUN = (
+    "run.name", "run.dir", "run.seed", "data.", "student.", "teacher.path", "method.", "rollout.temperature",
+    "rollout.top_p", "rollout.max_tokens", "learner.trajectories", "learner.samples",
+)  # fmt: skip
+"""What the steps of one run must agree on; the rest (ports, replicas, ranks, steps) may change when it is resumed."""
+
+
+def check_resumable(saved: Config, wanted: Config) -> None:
+    """Refuse to go on with a run under settings that would make it another one."""
+    for section, values in saved.model_dump(mode="json").items():
+        for key, value in values.items():
+            other = wanted.model_dump(mode="json")[section][key]
+            if value != other and f"{section}.{key}".startswith(FIXED_IN_A_RUN):
+                raise ConfigError(
+                    f"the run began with {section}.{key} = {value}, not {other}: start a new one for that"
+                )
 
 
 def _put(values: dict[str, Any], keys: list[str], text: str, where: str) -> None:

@@ -34,6 +34,16 @@ def load_problems(path: Path) -> list[Problem]:
     return list(problems.values())
 
 
+def load_all(train: Path, heldout: Path | None) -> tuple[list[Problem], list[Problem]]:
+    """Training and held-out problems; refused where an id stands in both, for a ticket names a problem by its id."""
+    training = load_problems(train)
+    held = load_problems(heldout) if heldout is not None else []
+    both = {problem.id for problem in training} & {problem.id for problem in held}
+    if both:
+        raise ConfigError(f"{len(both)} ids stand in both {train} and {heldout}, e.g. {min(both)!r}: make them differ")
+    return training, held
+
+
 @lru_cache(maxsize=4)
 def _epoch_order(count: int, seed: int, epoch: int) -> tuple[int, ...]:
     order = list(range(count))

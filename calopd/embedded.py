@@ -39,5 +39,8 @@ def wait_until_ready(url: str, seconds: float = 20.0) -> None:
             return
         except (redis.ConnectionError, redis.BusyLoadingError) as error:
             if isinstance(error, redis.AuthenticationError) or time.monotonic() > deadline:
-                raise ConfigError(f"no Redis-protocol server answers at queue.url: {error}") from None
+                raise ConfigError(
+                    f"no Redis-protocol server lets us in at queue.url: {error}. "
+                    "A password is never saved with a run: give it by CALOPD__QUEUE__URL"
+                ) from None
             time.sleep(0.05)

@@ -1,6 +1,9 @@
 """What the entry points share: parse first, import the heavy things later, one clear line for a user's error."""
 
 import argparse
+import ctypes
+import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +16,25 @@ CONFIG_ERROR_EXIT = 78
 """EX_CONFIG of sysexits: starting it again cannot help."""
 
 
+DIE_WITH_PARENT = "CALOPD_DIE_WITH_PARENT"
+PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to end this process when the one that started it is gone, even if that was killed."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if hasattr(libc, "prctl"):
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
 def service_main(service: str, description: str | None) -> "Config":
     """The configuration of a service from its command line."""
     parser = argparse.ArgumentParser(prog=f"python -m services.{service}", description=description)
     parser.add_argument("--config", type=Path, required=True, help="the run's TOML")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one setting")
     arguments = parser.parse_args()
+    if os.environ.get(DIE_WITH_PARENT):
+        die_with_parent()
 
     from calopd.config import load_config
     from calopd.telemetry import setup_logging

@@ -17,8 +17,16 @@ class Overloaded(CalopdError):
     """No room right now; the same request may be sent again later (RESOURCE_EXHAUSTED)."""
 
 
+class EngineFailed(CalopdError):
+    """The engine could not do it this time (INTERNAL): not the request's fault, worth another try."""
+
+
 class UnhealthyTeacher(CalopdError):
     """Scores that must not reach the optimizer: NaN, wrong length, uniform or constant."""
+
+
+class TooFewTrajectories(CalopdError):
+    """A step that lacks more trajectories than the configuration allows."""
 
 
 class VocabularyMismatch(CalopdError):

@@ -78,7 +78,8 @@ def _train(config: Config, supervisor: Supervisor, console: Console) -> None:
         return supervisor.add(Process(name, command, run_dir / "logs" / f"{name}.log", {**environment, **limits}))
 
     console.print(f"run {run_dir}: starting teacher, rollout and learner (logs in {run_dir / 'logs'})", highlight=False)
-    service("teacher", "services.teacher_scorer", threads=config.teacher.threads)
+    if not config.teacher.addresses:
+        service("teacher", "services.teacher_scorer", threads=config.teacher.threads)
     for replica in range(config.rollout.replicas):
         name = "rollout" if config.rollout.replicas == 1 else f"rollout-{replica}"
         port = f"rollout.port={config.rollout.port + replica}"
@@ -138,7 +139,7 @@ def _empty(run_dir: Path) -> None:
 
 def _say_summary(console: Console, run_dir: Path, report: Path) -> None:
     summary = json.loads((run_dir / "summary.json").read_text())
-    if summary["accuracy_after"] is not None:
+    if summary["gain_interval_95"] is not None:
         low, high = summary["gain_interval_95"]
         console.print(
             f"held-out accuracy {summary['accuracy_before']:.3f} → {summary['accuracy_after']:.3f} "

@@ -1,5 +1,6 @@
 """What a person sees while a run goes on: a live table in a terminal, a line a step elsewhere."""
 
+import http.client
 import json
 import time
 import urllib.request
@@ -18,13 +19,14 @@ from calopd.rundir import read_lines
 from calopd.supervise import Supervisor
 
 ROWS = 8
+_LOCAL = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def _get(url: str) -> str | None:
     try:
-        with urllib.request.urlopen(url, timeout=1.0) as answer:
+        with _LOCAL.open(url, timeout=1.0) as answer:
             return str(answer.read().decode())
-    except OSError:
+    except (OSError, http.client.HTTPException):
         return None
 
 
@@ -143,14 +145,14 @@ class Display:
         )
         parts: list[Any] = [Panel(head, border_style="dim"), self._roles(), self._steps()]
         before = status.get("evaluations", {}).get("before")
-        if before:
-            parts.append(Text(f"held-out accuracy before training: {before['accuracy']:.3f}", style="dim"))
+        if before is not None:
+            parts.append(Text(f"held-out accuracy before training: {before:.3f}", style="dim"))
         parts += [Text(event, style="yellow") for event in self._events]
         return Group(*parts)
 
     def _steps(self) -> Table:
         table = Table(box=None, header_style="dim", padding=(0, 2))
-        for name in ("step", "retained", "zero-adv.", "accuracy", "length", "tokens/s", "seconds"):
+        for name in ("step", "retained", "zero-adv.", "accuracy", "length", "missing", "tokens/s", "seconds"):
             table.add_column(name, justify="right")
         for row in self._rows:
             table.add_row(
@@ -159,6 +161,7 @@ class Display:
                 _number(row["zero_ratio"]),
                 _number(row["accuracy"]),
                 f"{row['response_length_mean']:.0f}",
+                str(row["tickets_missing"]),
                 f"{row['tokens'] / row['seconds']:.0f}",
                 f"{row['seconds']:.1f}",
             )

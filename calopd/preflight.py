@@ -6,7 +6,7 @@ from pathlib import Path
 import psutil
 
 from calopd.config import Config
-from calopd.data import load_problems
+from calopd.data import load_all
 from calopd.errors import ConfigError
 
 PROCESS_GIB = 0.8
@@ -15,15 +15,14 @@ PROCESS_GIB = 0.8
 
 def check(config: Config) -> None:
     """Refuse a run whose models, data, ports or memory are not there."""
-    for role, path in (("student.path", config.student.path), ("teacher.path", config.teacher.path)):
-        _check_model(role, path)
-    load_problems(config.data.train)
-    if config.data.heldout is not None:
-        held = load_problems(config.data.heldout)
-        if len(held) < config.evaluation.problems:
-            raise ConfigError(
-                f"evaluation.problems is {config.evaluation.problems}, but {config.data.heldout} holds {len(held)}"
-            )
+    _check_model("student.path", config.student.path)
+    if not config.teacher.addresses:
+        _check_model("teacher.path", config.teacher.path)
+    _, held = load_all(config.data.train, config.data.heldout)
+    if len(held) < config.evaluation.problems:
+        raise ConfigError(
+            f"evaluation.problems is {config.evaluation.problems}, but {config.data.heldout} holds {len(held)}"
+        )
     for key, port in ports(config).items():
         _check_port(key, port)
     _check_memory(config)
@@ -31,11 +30,9 @@ def check(config: Config) -> None:
 
 def ports(config: Config) -> dict[str, int]:
     """The ports that a local run listens at, by the key that sets them."""
-    out = {
-        "teacher.port": config.teacher.port,
-        "teacher.metrics_port": config.teacher.metrics_port,
-        "learner.port": config.learner.port,
-    }
+    out = {"learner.port": config.learner.port}
+    if not config.teacher.addresses:
+        out |= {"teacher.port": config.teacher.port, "teacher.metrics_port": config.teacher.metrics_port}
     for replica in range(config.rollout.replicas):
         out["rollout.port" + (f" + {replica}" if replica else "")] = config.rollout.port + replica
     if not config.queue.url:

@@ -20,13 +20,15 @@ from redis.backoff import ExponentialBackoff
 from redis.retry import Retry
 
 from calopd import wire
+from calopd.errors import ConfigError
 from calopd.types import Ticket, Trajectory
 from calopd.v1 import queue_pb2
 
 GROUP = "rollout"
 
 _OPEN = """
-if redis.call('HSETNX', KEYS[1], ARGV[1], 'open') == 0 then return 0 end
+if redis.call('HGET', KEYS[1], ARGV[1]) == 'open' then return 0 end
+redis.call('HSET', KEYS[1], ARGV[1], 'open')
 for i = 2, #ARGV do redis.call('XADD', KEYS[2], '*', 't', ARGV[i]) end
 return 1
 """
@@ -46,7 +48,7 @@ redis.call('XDEL', KEYS[4], ARGV[6])
 return fresh
 """
 
-_RELEASE = """
+_CLOSE = """
 redis.call('HSET', KEYS[1], ARGV[1], 'released')
 redis.call('DEL', KEYS[2], KEYS[3])
 return 1
@@ -72,6 +74,10 @@ class Arrival:
 
 def connect(url: str) -> "redis.Redis":
     """A client that retries a lost connection with backoff."""
+    if not url:
+        raise ConfigError(
+            "queue.url is empty: set it, or the variable CALOPD__QUEUE__URL, to redis://user:password@host/0"
+        )
     return redis.Redis.from_url(
         url,
         retry=Retry(ExponentialBackoff(cap=2.0, base=0.05), retries=8),
@@ -90,7 +96,7 @@ class Queue:
         self.run = run
         self._open = client.register_script(_OPEN)
         self._commit = client.register_script(_COMMIT)
-        self._release = client.register_script(_RELEASE)
+        self._close = client.register_script(_CLOSE)
 
     def _key(self, *parts: str) -> str:
         return ":".join(("calopd", self.run, *parts))
@@ -98,7 +104,7 @@ class Queue:
     # The learner's side
 
     def open_batch(self, batch: str, tickets: Iterable[Ticket]) -> bool:
-        """Issue the tickets of a batch; False where they had been issued before."""
+        """Issue the tickets of a batch; False where they are out already. A released batch is issued anew."""
         payloads = [wire.ticket_to_message(ticket).SerializeToString() for ticket in tickets]
         return bool(self._open(keys=[self._key("batches"), self._key("tickets")], args=[batch, *payloads]))
 
@@ -118,10 +124,15 @@ class Queue:
     def release_batch(self, batch: str) -> None:
         """Forget the trajectories of a batch: only after a durable checkpoint contains its step."""
         keys = [self._key("batches"), self._key("results", batch), self._key("arrivals", batch)]
-        self._release(keys=keys, args=[batch])
+        self._close(keys=keys, args=[batch])
 
-    def announce_policy(self, version: int) -> None:
-        self.client.xadd(self._key("policies"), {"version": version}, maxlen=64)
+    def open_batches(self) -> list[str]:
+        """Batches that are not released, oldest first."""
+        states = self.client.hgetall(self._key("batches"))
+        return sorted(name.decode() for name, state in states.items() if state == b"open")
+
+    def announce_policy(self, version: int, sha256: str) -> None:
+        self.client.xadd(self._key("policies"), {"version": version, "sha256": sha256}, maxlen=64)
 
     # The rollout's side
 
@@ -188,13 +199,13 @@ class Queue:
         args = [ticket.batch, ticket.index, payload, tokens, GROUP, claim.entry, error, raw]
         return bool(self._commit(keys=keys, args=args))
 
-    def policy_announced(self, after: str, block_seconds: float) -> tuple[str, int] | None:
-        """The next announced policy version after an entry, or None."""
+    def policy_announced(self, after: str, block_seconds: float) -> tuple[str, int, str] | None:
+        """The newest announcement after an entry (its entry, version and sha256), or None."""
         reply = self.client.xread({self._key("policies"): after}, block=max(1, int(block_seconds * 1000)))
         if not reply:
             return None
         entry, fields = _streams(reply)[0][1][-1]
-        return entry.decode(), int(fields[b"version"])
+        return entry.decode(), int(fields[b"version"]), fields[b"sha256"].decode()
 
     # For whoever watches
 

@@ -1,11 +1,12 @@
 """A run's directory: config.toml, run.json, metrics.jsonl, checkpoints/, policies/, logs/, model/, report.html."""
 
+import fcntl
 import json
 import os
 import secrets
 import time
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from calopd.errors import ConfigError
 
@@ -60,3 +61,17 @@ def keep_lines_before(file: Path, step: int) -> None:
 def append_line(file: Path, row: dict[str, Any]) -> None:
     with file.open("a", encoding="utf-8") as out:
         out.write(json.dumps(row) + "\n")
+
+
+def single_learner(run_dir: Path, wait_seconds: float = 30.0) -> IO[str]:
+    """A lock that one learner of a run holds while it lives; an earlier one gets a moment to end."""
+    lock = (run_dir / ".learner.lock").open("w")
+    deadline = time.monotonic() + wait_seconds
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise ConfigError(f"another learner works on {run_dir}: two would undo each other's steps") from None
+            time.sleep(0.2)

@@ -1,8 +1,6 @@
 """Local processes: started, watched, restarted when they die, and stopped with everything they started."""
 
 import contextlib
-import ctypes
-import logging
 import os
 import signal
 import subprocess
@@ -10,13 +8,13 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from calopd.errors import CalopdError
+import psutil
 
-log = logging.getLogger(__name__)
+from calopd.entry import DIE_WITH_PARENT, die_with_parent
+from calopd.errors import CalopdError
 
 MAX_RESTARTS = 5
 RESTART_WINDOW_SECONDS = 120.0
-PR_SET_PDEATHSIG = 1
 
 
 class ProcessFailed(CalopdError):
@@ -34,6 +32,7 @@ class Process:
     finished: bool = False
     _log_start: int = 0
     _deaths: list[float] = field(default_factory=list)
+    _family: set[psutil.Process] = field(default_factory=set)
 
     def start(self) -> None:
         self.log_file.parent.mkdir(parents=True, exist_ok=True)
@@ -44,16 +43,31 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **self.environment},
+                env={**os.environ, **self.environment, DIE_WITH_PARENT: "1"},
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )
 
-    def signal(self, number: int) -> None:
-        """To the process and to all that it started."""
+    def look(self) -> None:
+        """Remember what this process has started: torchrun's ranks have sessions of their own and may outlive it."""
         if self.popen is not None and self.popen.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.popen.pid, number)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                self._family |= set(psutil.Process(self.popen.pid).children(recursive=True))
+
+    def terminate(self) -> None:
+        if self.popen is not None and self.popen.poll() is None:
+            self.popen.terminate()
+
+    def kill(self) -> None:
+        """The process and all that it started, whether it still lives or not."""
+        self.look()
+        if self.popen is not None and self.popen.poll() is None:
+            self.popen.kill()
+        for member in self._family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.kill()
+        psutil.wait_procs(self._family, timeout=5)
+        self._family.clear()
 
     def user_error(self) -> str | None:
         """The line that this start's log ends with, where it was the user's to mend."""
@@ -68,13 +82,6 @@ class Process:
         now = time.monotonic()
         self._deaths = [t for t in self._deaths if now - t < RESTART_WINDOW_SECONDS] + [now]
         return len(self._deaths)
-
-
-def _die_with_parent() -> None:
-    """Ask the kernel to end us when the launcher is gone, even if it was killed."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if hasattr(libc, "prctl"):
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 class Supervisor:
@@ -93,6 +100,7 @@ class Supervisor:
         events = []
         for process in self.processes:
             assert process.popen is not None
+            process.look()
             code = process.popen.poll()
             if code is None or process.finished:
                 continue
@@ -106,7 +114,7 @@ class Supervisor:
                     f"{process.name} died {MAX_RESTARTS + 1} times within {RESTART_WINDOW_SECONDS:.0f} s "
                     f"(exit code {code}): see {process.log_file}"
                 )
-            process.signal(signal.SIGKILL)
+            process.kill()
             process.restarts += 1
             process.start()
             how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
@@ -116,16 +124,15 @@ class Supervisor:
     def stop(self, grace_seconds: float = 5.0) -> None:
         """End all, the last started first; who does not go in time is killed."""
         for process in reversed(self.processes):
-            process.signal(signal.SIGTERM)
+            process.look()
+            process.terminate()
         deadline = time.monotonic() + grace_seconds
         for process in reversed(self.processes):
             assert process.popen is not None
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 process.popen.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.signal(signal.SIGKILL)
-                process.popen.wait()
+            process.kill()
 
     def kill(self) -> None:
         for process in self.processes:
-            process.signal(signal.SIGKILL)
+            process.kill()

@@ -87,9 +87,12 @@ class Prompts:
         self._limits = (max_prompt_tokens, max_context_tokens)
         self._interventions = dict(interventions)
         self._before = before
+        self._lengths: dict[str, int] = {}
 
     def _length(self, text: str) -> int:
-        return len(self.tokenizer.encode(text, add_special_tokens=False))
+        if text not in self._lengths:
+            self._lengths[text] = len(self.tokenizer.encode(text, add_special_tokens=False))
+        return self._lengths[text]
 
     def intervention(self, problem: Problem, context: str) -> str:
         """The text that a context adds for this problem, with its answer or solution filled in."""

@@ -21,8 +21,8 @@ def policy_dir(run_dir: Path, version: int) -> Path:
     return run_dir / "policies" / f"{version:06d}"
 
 
-def publish_policy(run_dir: Path, version: int, tensors: Mapping[str, torch.Tensor], run: str) -> Path:
-    """Write policy `version` aside and rename it into place; an existing complete one is replaced."""
+def publish_policy(run_dir: Path, version: int, tensors: Mapping[str, torch.Tensor], run: str) -> str:
+    """Write policy `version` aside and rename it into place; its sha256. The same bytes are left where they are."""
     target = policy_dir(run_dir, version)
     aside = target.with_name(target.name + ".aside")
     shutil.rmtree(aside, ignore_errors=True)
@@ -30,25 +30,40 @@ def publish_policy(run_dir: Path, version: int, tensors: Mapping[str, torch.Tens
     save_file(
         {name: tensor.contiguous() for name, tensor in tensors.items()}, aside / WEIGHTS, metadata={"format": "pt"}
     )
-    manifest = {"run": run, "version": version, "sha256": sha256(aside / WEIGHTS)}
-    (aside / MANIFEST).write_text(json.dumps(manifest))
+    digest = sha256(aside / WEIGHTS)
+    (aside / MANIFEST).write_text(json.dumps({"run": run, "version": version, "sha256": digest}))
     sync(aside / WEIGHTS, aside / MANIFEST)
     if target.exists():
+        try:
+            if _manifest(target)["sha256"] == digest:
+                shutil.rmtree(aside)
+                return digest
+        except PolicyError:
+            pass
         shutil.rmtree(target)
     os.rename(aside, target)
-    return target
+    return digest
 
 
-def verify_policy(run_dir: Path, version: int) -> Path:
-    """The directory of a published policy, after its bytes have been compared with its manifest."""
-    directory = policy_dir(run_dir, version)
+def _manifest(directory: Path) -> dict[str, Any]:
     try:
         manifest: dict[str, Any] = json.loads((directory / MANIFEST).read_text())
+    except (OSError, ValueError):
+        raise PolicyError(f"no policy at {directory}: it was not published, or removed") from None
+    return manifest
+
+
+def verify_policy(run_dir: Path, version: int) -> tuple[Path, str]:
+    """The directory of a published policy and its sha256, after its bytes have been compared with its manifest."""
+    directory = policy_dir(run_dir, version)
+    manifest = _manifest(directory)
+    try:
+        digest = sha256(directory / WEIGHTS)
     except OSError:
-        raise PolicyError(f"policy {version} is not at {directory}: it was not published, or removed") from None
-    if manifest["version"] != version or manifest["sha256"] != sha256(directory / WEIGHTS):
+        raise PolicyError(f"no policy at {directory}: it was removed") from None
+    if (manifest["version"], manifest["sha256"]) != (version, digest):
         raise PolicyError(f"policy {version} at {directory} does not match its manifest: refused")
-    return directory
+    return directory, digest
 
 
 def load_policy(directory: Path) -> dict[str, torch.Tensor]:

@@ -30,7 +30,6 @@ class Record:
     used: dict[str, list[int]] = field(default_factory=dict)
     """Batch -> indices of the tickets whose trajectories entered its gradient, as often as they did."""
     seconds: float = 0.0
-    evaluations: dict[str, dict[str, Any]] = field(default_factory=dict)
     sampler: str = ""
 
     @property
@@ -80,8 +79,13 @@ def save(run_dir: Path, student: Student, optimizer: torch.optim.Optimizer, reco
     if dist.get_rank() == 0:
         write_json(aside / RECORD, asdict(record))
         sync(*(file for file in aside.rglob("*") if file.is_file()), aside)
-        shutil.rmtree(target, ignore_errors=True)
+        # Should one of this step be there, it goes only after the new one is in its place.
+        old = target.with_name(target.name + ".old")
+        shutil.rmtree(old, ignore_errors=True)
+        if target.exists():
+            os.rename(target, old)
         os.rename(aside, target)
+        shutil.rmtree(old, ignore_errors=True)
         sync(target.parent)
         for old in sorted(d for d in target.parent.glob("*") if d.name.isdigit())[:-keep]:
             shutil.rmtree(old, ignore_errors=True)

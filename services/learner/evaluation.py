@@ -1,17 +1,30 @@
 """Held-out problems, answered through the same queue by the same rollout replicas."""
 
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 from calopd.config import Config
 from calopd.data import load_problems
 from calopd.queue import Queue
+from calopd.rundir import write_json
 from services.learner.status import Status
 from services.learner.tickets import evaluation_tickets
 
 
-def evaluate(config: Config, queue: Queue, label: str, version: int, status: Status) -> dict[str, Any]:
-    """Accuracy of a policy: the mean over problems of the mean over samples, and each problem's score."""
+def evaluation_file(run_dir: Path, label: str) -> Path:
+    return run_dir / "evaluations" / f"{label}.json"
+
+
+def evaluate(config: Config, queue: Queue, run_dir: Path, label: str, version: int, status: Status) -> dict[str, Any]:
+    """Accuracy of a policy: the mean over problems of the mean over samples, and each problem's score.
+
+    The result is kept in a file of its own: what was evaluated before a restart is not evaluated again.
+    """
+    file = evaluation_file(run_dir, label)
+    if file.exists() and (known := json.loads(file.read_text()))["policy_version"] == version:
+        return known
     assert config.data.heldout is not None
     tickets = evaluation_tickets(config, load_problems(config.data.heldout), queue.run, label, version)
     batch = tickets[0].batch
@@ -29,13 +42,17 @@ def evaluate(config: Config, queue: Queue, label: str, version: int, status: Sta
             lengths.append(len(trajectory.sample.response_ids))
         status.progress = f"{arrived}/{len(tickets)}"
     by_problem = {problem: sum(flags) / len(flags) for problem, flags in sorted(scores.items())}
-    return {
+    result = {
+        "policy_version": version,
         "accuracy": sum(by_problem.values()) / max(1, len(by_problem)),
         "problems": len(by_problem),
         "missing": len(tickets) - len(lengths),
         "response_length_mean": sum(lengths) / max(1, len(lengths)),
         "by_problem": by_problem,
     }
+    write_json(file, result)
+    queue.release_batch(batch)
+    return result
 
 
 def gain_interval(before: dict[str, Any], after: dict[str, Any]) -> tuple[float, float]:

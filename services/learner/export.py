@@ -1,5 +1,6 @@
 """What a finished run leaves: the student in Hugging Face format, and summary.json."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,11 @@ from safetensors.torch import save_file
 from calopd.config import Config
 from calopd.rundir import read_lines, write_json
 from services.learner.checkpoint import Record
-from services.learner.evaluation import gain_interval
+from services.learner.evaluation import evaluation_file, gain_interval
 from services.learner.student import Student
 
 
-def export_model(target: Path, source: str, student: Student, weights: dict[str, torch.Tensor], tokenizer: Any) -> None:
+def export_model(target: Path, student: Student, weights: dict[str, torch.Tensor], tokenizer: Any) -> None:
     """Write the trained student so that transformers and vLLM load it by path."""
     aside = target.with_name(target.name + ".aside")
     shutil.rmtree(aside, ignore_errors=True)
@@ -32,7 +33,10 @@ def export_model(target: Path, source: str, student: Student, weights: dict[str,
 def write_summary(run_dir: Path, config: Config, record: Record) -> None:
     """summary.json: what the run came to; ratios are means over the steps."""
     lines = read_lines(run_dir / "metrics.jsonl")
-    before, after = record.evaluations.get("before"), record.evaluations.get("after")
+    before, after = (
+        json.loads(file.read_text()) if (file := evaluation_file(run_dir, label)).exists() else None
+        for label in ("before", "after")
+    )
     summary: dict[str, Any] = {
         "steps": record.step,
         "method": config.method.name,
@@ -45,6 +49,7 @@ def write_summary(run_dir: Path, config: Config, record: Record) -> None:
         "zero_ratio": sum(line["zero_ratio"] or 0.0 for line in lines) / len(lines),
         "tickets_issued": record.issued,
         "trajectories_used": record.trajectories_used,
+        "tickets_missing": record.issued - record.trajectories_used,
         "seconds": record.seconds,
     }
     write_json(run_dir / "summary.json", summary)

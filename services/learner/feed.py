@@ -2,18 +2,16 @@
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from calopd.queue import Arrival, Queue
+from calopd.types import Ticket
 
 BLOCK_SECONDS = 1.0
+REOPEN_AFTER = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
-    """What each rank does next: ticket indices, none for a rank that has nothing to do."""
-
-    micro_batches: list[list[int]]
+Round = list[list[int]]
+"""What each rank does next: ticket indices, none for a rank that has nothing to do."""
 
 
 class Cutter:
@@ -38,6 +36,8 @@ class Cutter:
 
     def arrive(self, arrivals: list[Arrival]) -> None:
         for arrival in arrivals:
+            if arrival.index in self._arrived:
+                continue  # a queue that lost its data issues its tickets again
             self._arrived[arrival.index] = arrival.tokens
             if not arrival.tokens:
                 self.dead.append(arrival.index)
@@ -72,11 +72,13 @@ class Cutter:
         if not self._closed or (len(self._closed) < ranks and not self.complete and not hurry):
             return None
         parts = [self._closed.popleft() for _ in range(min(ranks, len(self._closed)))]
-        return Round(parts + [[] for _ in range(ranks - len(parts))])
+        return parts + [[] for _ in range(ranks - len(parts))]
 
 
-def rounds(queue: Queue, batch: str, cutter: Cutter, ranks: int) -> Iterator[Round | None]:
-    """Rounds of a batch until all its tickets are done; None while there is nothing to do."""
+def rounds(queue: Queue, batch: str, tickets: list[Ticket], cutter: Cutter, ranks: int) -> Iterator[Round | None]:
+    """Open a batch, and give rounds of it until all its tickets are done; None while there is nothing to do."""
+    queue.open_batch(batch, tickets)
+    idle = 0
     last = "0-0"
     while True:
         while (round_ := cutter.take(ranks)) is not None:
@@ -85,7 +87,10 @@ def rounds(queue: Queue, batch: str, cutter: Cutter, ranks: int) -> Iterator[Rou
             return
         arrivals = queue.arrivals(batch, after=last, block_seconds=BLOCK_SECONDS)
         if arrivals:
-            last = arrivals[-1].entry
+            last, idle = arrivals[-1].entry, 0
             cutter.arrive(arrivals)
-        else:
-            yield cutter.take(ranks, hurry=True)
+            continue
+        idle += 1
+        if idle % REOPEN_AFTER == 0:
+            queue.open_batch(batch, tickets)  # nothing happens, unless the server came back without its data
+        yield cutter.take(ranks, hurry=True)

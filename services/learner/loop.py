@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,10 +11,12 @@ import torch
 
 from calopd.config import Config
 from calopd.data import load_problems
+from calopd.errors import TooFewTrajectories
 from calopd.losses import denominator
 from calopd.queue import Queue, connect
-from calopd.rundir import append_line, ensure_run_id, keep_lines_before
+from calopd.rundir import append_line, ensure_run_id, keep_lines_before, single_learner
 from calopd.tokens import load_tokenizer
+from calopd.types import Ticket
 from calopd.weights import prune_policies, publish_policy
 from services.learner import checkpoint, metrics
 from services.learner.evaluation import evaluate
@@ -50,75 +53,68 @@ class Learner:
         run_id = ranks.tell(ensure_run_id(self.run_dir) if ranks.first else None)
         self.queue = Queue(connect(config.queue.url), run_id)
         self.status = Status(config.run.name, config.run.steps)
+        self._clock = time.monotonic()
         if ranks.first:
+            self._lock = single_learner(self.run_dir)
             self.tokenizer = load_tokenizer(config.student.path)
             serve_status(self.status, settings.port)
 
     def run(self) -> None:
         """Train to the end, from the last checkpoint where there is one."""
-        started = time.monotonic()
         self._resume()
         self._publish()
-        before = self.record.seconds
-        self._evaluate("before", only_at=0)
+        self._evaluate("before", at=0)
+        self._clock = time.monotonic()
         for step in range(self.record.step, self.config.run.steps):
             self._step(step)
-            self.record.seconds = before + time.monotonic() - started
-        self._evaluate("after", only_at=self.config.run.steps)
-        self.record.seconds = before + time.monotonic() - started
+        self._evaluate("after", at=self.config.run.steps)
         self.status.phase = "exporting"
         weights = full_weights(self.student)
         if self.ranks.first:
-            export_model(self.run_dir / "model", self.config.student.path, self.student, weights, self.tokenizer)
+            export_model(self.run_dir / "model", self.student, weights, self.tokenizer)
             write_summary(self.run_dir, self.config, self.record)
         self.status.phase = "done"
 
     def _resume(self) -> None:
+        """Take up the last checkpoint; what it contains is the truth, whatever Redis and the files say beyond it."""
         found = self.ranks.tell(checkpoint.latest(self.run_dir) if self.ranks.first else None)
         if found is not None:
             self.record = checkpoint.load(found, self.student, self.optimizer)
             log.info("resumed at step %d from %s", self.record.step, found)
-        if self.ranks.first:
-            for name in ("metrics.jsonl", "trajectories.jsonl"):
-                keep_lines_before(self.run_dir / name, self.record.step)
-            self.status.step = self.record.step
-            self.status.evaluations = self.record.evaluations
+        if not self.ranks.first:
+            return
+        for name in ("metrics.jsonl", "trajectories.jsonl"):
+            keep_lines_before(self.run_dir / name, self.record.step)
+        here = step_batch(self.record.step)
+        for batch in self.queue.open_batches():
+            # Steps beyond are redone. In fixed order they come to the same weights, and their trajectories stay good.
+            if batch.startswith("step-") and (batch < here or (batch > here and not self.config.run.deterministic)):
+                self.queue.release_batch(batch)
+        self.status.step = self.record.step
 
     def _publish(self) -> None:
         """Publish the student as policy `record.step` and announce it."""
         weights = full_weights(self.student)
         if self.ranks.first:
             version, keep = self.record.step, self.config.learner.keep_policies
-            publish_policy(self.run_dir, version, weights, self.queue.run)
+            sha256 = publish_policy(self.run_dir, version, weights, self.queue.run)
             prune_policies(self.run_dir, version, keep)
-            self.queue.announce_policy(version)
+            self.queue.announce_policy(version, sha256)
 
-    def _evaluate(self, label: str, only_at: int) -> None:
-        """Answer the held-out problems with the current policy; kept with the run's record."""
-        if not self.config.evaluation.problems or self.record.step != only_at or label in self.record.evaluations:
+    def _evaluate(self, label: str, at: int) -> None:
+        """Answer the held-out problems with the policy of step `at`, unless that was done before a restart."""
+        if not (self.config.evaluation.problems and self.ranks.first and self.record.step == at):
             return
-        if self.ranks.first:
-            self.status.phase = f"evaluating {label}"
-            self.record.evaluations[label] = evaluate(self.config, self.queue, label, self.record.step, self.status)
-            log.info("evaluation %s: %s", label, self.record.evaluations[label]["accuracy"])
-        self.record.evaluations = self.ranks.tell(self.record.evaluations)
-        self._save()
-        self.status.evaluations = self.record.evaluations
-        if self.ranks.first:
-            self.queue.release_batch(f"eval-{label}")
-
-    def _save(self) -> None:
-        settings = self.config.learner
-        checkpoint.save(self.run_dir, self.student, self.optimizer, self.record, settings.keep_checkpoints)
-        metrics.checkpoint_time.set(time.time())
+        self.status.phase = f"evaluating {label}"
+        result = evaluate(self.config, self.queue, self.run_dir, label, self.record.step, self.status)
+        self.status.evaluations[label] = result["accuracy"]
+        log.info("evaluation %s: %s", label, result["accuracy"])
 
     def _step(self, step: int) -> None:
-        start = time.monotonic()
         batch, settings = step_batch(step), self.config.learner
-        self.status.phase, self.status.progress = "waiting for trajectories", f"0/{settings.trajectories}"
-        if self.ranks.first:
-            self.queue.open_batch(batch, step_tickets(self.config, self.problems, self.queue.run, step))
-        accumulator, dead, idle = self._accumulate(batch, self._shown_tickets(step))
+        tickets = step_tickets(self.config, self.problems, self.queue.run, step)
+        self.status.phase, self.status.progress = "waiting for trajectories", f"0/{len(tickets)}"
+        accumulator, dead, idle = self._accumulate(batch, tickets, self._shown_tickets(step))
         self.status.phase = "optimizer step"
         parts = self.ranks.gather((accumulator.sums, accumulator.lengths, accumulator.used, accumulator.shown))
         sums = parts[0][0]
@@ -126,31 +122,26 @@ class Learner:
             sums.merge(other[0])
         lengths = [length for part in parts for length in part[1]]
         used = sorted(index for part in parts for index in part[2])
+        self._check_missing(step, len(tickets) - len(used))
         rate = learning_rate(
             step, steps=self.config.run.steps, peak=settings.learning_rate, warmup_steps=settings.warmup_steps
         )
         divisor = denominator(len(used), sum(lengths), self.config.method.loss_agg_mode)
-        norm = self._optimize(divisor, rate) if used else 0.0
+        norm = self._optimize(divisor, rate)
 
         self.record.step = step + 1
-        self.record.issued += settings.trajectories
+        self.record.issued += len(tickets)
         self.record.used[batch] = used
         self.record.sampler = self.ranks.tell(accumulator.sampler or self.record.sampler)
-        due = (step + 1) % settings.checkpoint_every == 0 or step + 1 == self.config.run.steps
-        self.status.phase = "checkpointing"
-        if due:
-            self._save()
-        self.status.phase = "publishing"
-        self._publish()
-        seconds = time.monotonic() - start
+        # A step's clock runs from line to line: saving and publishing count for the step after.
+        seconds, self._clock = time.monotonic() - self._clock, time.monotonic()
+        self.record.seconds += seconds
         if self.ranks.first:
-            if due:
-                for done in range(max(0, step + 1 - settings.checkpoint_every), step + 1):
-                    self.queue.release_batch(step_batch(done))
             line = {
                 "step": step,
+                "epoch": step * (len(tickets) // settings.samples) // len(self.problems),
                 **sums.ratios(),
-                "loss": sums.sums.get("loss", 0.0) / max(1, divisor),
+                "loss": sums.sums["loss"] / divisor,
                 "grad_norm": norm,
                 "lr": rate,
                 **_shape(lengths, sums.sums),
@@ -159,29 +150,59 @@ class Learner:
                 "tickets_used": len(used),
                 "tickets_missing": dead,
                 "seconds": seconds,
-                "seconds_rollout": sums.sums.get("seconds_rollout", 0.0),
-                "seconds_teacher": sums.sums.get("seconds_teacher", 0.0),
+                "seconds_rollout": sums.sums["seconds_rollout"],
+                "seconds_teacher": sums.sums["seconds_teacher"],
                 "seconds_learner": seconds - idle,
                 "seconds_idle": idle,
             }
-            append_line(self.run_dir / "metrics.jsonl", line)
-            for shown in sorted((row for part in parts for row in part[3]), key=lambda row: row["index"]):
-                tokens = [self.tokenizer.decode([i]) for i in shown["response_ids"]]
-                append_line(self.run_dir / "trajectories.jsonl", {"step": step, **shown, "tokens": tokens})
-            metrics.record(line)
-            metrics.busy_seconds.inc(seconds - idle)
-            self.status.finish_step(line)
-            log.info(
-                "step %d: retained %.3f, zero %.3f, accuracy %.3f, loss %.4f, %.1f s (idle %.1f)",
-                step, line["retained_ratio"], line["zero_ratio"] or 0, line["accuracy"], line["loss"], seconds, idle,
-            )  # fmt: skip
+            # Before the checkpoint: a line of a step that is not in it is dropped on resume, a missing one never comes.
+            self._tell(line, [row for part in parts for row in part[3]])
+        self._finish(step)
 
-    def _accumulate(self, batch: str, show_below: int) -> tuple[Accumulator, int, float]:
+    def _tell(self, line: dict[str, Any], shown: list[dict[str, Any]]) -> None:
+        append_line(self.run_dir / "metrics.jsonl", line)
+        for row in sorted(shown, key=lambda row: row["index"]):
+            tokens = [self.tokenizer.decode([i]) for i in row["response_ids"]]
+            append_line(self.run_dir / "trajectories.jsonl", {"step": line["step"], **row, "tokens": tokens})
+        metrics.record(line)
+        self.status.finish_step(line)
+        log.info(
+            "step %d: retained %.3f, zero %.3f, accuracy %.3f, loss %.4f, %.1f s (idle %.1f)",
+            line["step"], line["retained_ratio"], line["zero_ratio"], line["accuracy"], line["loss"], line["seconds"],
+            line["seconds_idle"],
+        )  # fmt: skip
+
+    def _finish(self, step: int) -> None:
+        """Checkpoint where one is due, publish the new policy, and let go of what the checkpoint contains."""
+        settings = self.config.learner
+        due = (step + 1) % settings.checkpoint_every == 0 or step + 1 == self.config.run.steps
+        if due:
+            self.status.phase = "checkpointing"
+            checkpoint.save(self.run_dir, self.student, self.optimizer, self.record, settings.keep_checkpoints)
+            metrics.checkpoint_time.set(time.time())
+        self.status.phase = "publishing"
+        self._publish()
+        if due and self.ranks.first:
+            for done in range(max(0, step + 1 - settings.checkpoint_every), step + 1):
+                self.queue.release_batch(step_batch(done))
+
+    def _check_missing(self, step: int, missing: int) -> None:
+        """A step that lacks too much is no step: say why, and stop before the optimizer."""
+        limit = self.config.learner.max_missing_ratio * self.config.learner.trajectories
+        if missing and missing >= limit:
+            reasons = Counter(error for ticket, error in self.queue.dead_letters() if ticket.batch == step_batch(step))
+            why = "; ".join(f"{count} x {reason}" for reason, count in reasons.most_common(3))
+            raise TooFewTrajectories(
+                f"step {step} lacks {missing} of {self.config.learner.trajectories} trajectories, more than "
+                f"learner.max_missing_ratio = {self.config.learner.max_missing_ratio} allows: {why}"
+            )
+
+    def _accumulate(self, batch: str, tickets: list[Ticket], show_below: int) -> tuple[Accumulator, int, float]:
         """Forward and backward over the whole batch, as it arrives; dead letters, and seconds of waiting."""
         settings, ranks = self.config.learner, self.ranks
-        accumulator = Accumulator(self.student, self.config.method, ranks.device, ranks.size)
-        cutter = Cutter(settings.trajectories, settings.micro_batch_tokens, deterministic=self.config.run.deterministic)
-        plan = rounds(self.queue, batch, cutter, ranks.size) if ranks.first else iter(())
+        accumulator = Accumulator(self.student, self.config.method, ranks.device, ranks.size, self.record.step)
+        cutter = Cutter(len(tickets), settings.micro_batch_tokens, deterministic=self.config.run.deterministic)
+        plan = rounds(self.queue, batch, tickets, cutter, ranks.size) if ranks.first else iter(())
         idle = 0.0
         while True:
             start = time.monotonic()
@@ -191,12 +212,14 @@ class Learner:
                 return accumulator, len(cutter.dead), idle
             if round_ is None:
                 continue
-            trajectories = self.queue.results(batch, round_.micro_batches[ranks.rank])
+            trajectories = self.queue.results(batch, round_[ranks.rank])
             self.status.phase = "learning"
+            start = time.monotonic()
             if trajectories:
                 accumulator.add(trajectories, show_below)
             else:
                 accumulator.add_nothing()
+            metrics.busy_seconds.inc(time.monotonic() - start)
             self.status.phase = "waiting for trajectories"
             self.status.progress = f"{len(accumulator.used)}/{settings.trajectories}"
 

@@ -53,8 +53,11 @@ class MicroBatch:
 class Accumulator:
     """Adds micro-batches to the gradients of the student and to the step's sums."""
 
-    def __init__(self, student: Student, method: MethodSection, device: torch.device, world_size: int) -> None:
+    def __init__(
+        self, student: Student, method: MethodSection, device: torch.device, world_size: int, policy_version: int
+    ) -> None:
         self._student, self._method, self._device, self._world_size = student, method, device, world_size
+        self._policy_version = policy_version
         self.sums = StepSums()
         self.lengths: list[int] = []
         self.used: list[int] = []
@@ -114,7 +117,7 @@ class Accumulator:
             correct=float(sum(t.correct for t in trajectories)),
             after_think=float(sum(t.answered_after_think for t in trajectories)),
             truncated=float(sum(t.sample.truncated for t in trajectories)),
-            staleness=float(sum(t.ticket.policy_version - t.sample.policy_version for t in trajectories)),
+            staleness=float(sum(self._policy_version - t.sample.policy_version for t in trajectories)),
             seconds_rollout=sum(t.sample.seconds for t in trajectories),
             seconds_teacher=sum(t.scores.seconds for t in trajectories if t.scores),
         )

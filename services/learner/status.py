@@ -1,6 +1,5 @@
 """The HTTP surface of the learner: what it is doing, for people, probes and Prometheus."""
 
-import os
 import threading
 import time
 from typing import Any
@@ -8,6 +7,8 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from calopd import access
 
 
 class Status:
@@ -19,7 +20,7 @@ class Status:
         self.phase = "starting"
         self.progress = ""
         self.last_metrics: dict[str, Any] = {}
-        self.evaluations: dict[str, dict[str, Any]] = {}
+        self.evaluations: dict[str, float] = {}
         self._durations: list[float] = []
         self._started = time.time()
 
@@ -64,6 +65,5 @@ def serve_status(status: Status, port: int) -> None:
     def metrics() -> Response:
         return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 
-    host = os.environ.get("CALOPD_HOST", "127.0.0.1")
-    server = uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_config=None))
+    server = uvicorn.Server(uvicorn.Config(app, host=access.host(), port=port, log_config=None))
     threading.Thread(target=server.run, name="status", daemon=True).start()

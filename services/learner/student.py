@@ -8,10 +8,9 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from transformers import AutoModelForCausalLM
 
-from calopd.errors import ConfigError
 from calopd.logprobs import HeadScores, policy_objective
+from calopd.models import load_causal_lm
 
 
 class Student(nn.Module):
@@ -42,14 +41,7 @@ class Student(nn.Module):
 
 def load_student(path: str, *, chunk: int, recompute_activations: bool) -> Student:
     """The initial student, float32."""
-    try:
-        lm = AutoModelForCausalLM.from_pretrained(
-            path, dtype=torch.float32, attn_implementation="sdpa", use_safetensors=True
-        )
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"no student model at {path}: {str(error).splitlines()[0]}") from None
-    if getattr(lm.lm_head, "bias", None) is not None:
-        raise ConfigError(f"{path}: an LM head with a bias is not supported")
+    lm = load_causal_lm("student.path", path, "float32")
     if recompute_activations:
         lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     lm.train()

@@ -47,7 +47,7 @@ def step_tickets(config: Config, problems: list[Problem], run: str, step: int) -
 def evaluation_tickets(config: Config, problems: list[Problem], run: str, label: str, version: int) -> list[Ticket]:
     """The first held-out problems, `samples` responses to each; no teacher."""
     evaluation = config.evaluation
-    batch = f"eval-{label}"
+    batch = f"eval-{label}-{version:06d}"
     return [
         Ticket(
             run=run,

@@ -1,8 +1,6 @@
 """The HTTP surface of a rollout replica."""
 
 import asyncio
-import hmac
-import os
 from typing import Annotated, Any
 
 import torch
@@ -11,6 +9,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel, ConfigDict, Field
 
+from calopd import access
 from calopd.answers import is_correct
 from calopd.calibration import Region, retained_ratio, tsd_region, zero_ratio
 from calopd.config import MethodSection
@@ -25,8 +24,7 @@ _bearer = HTTPBearer(auto_error=False)
 
 def check_token(given: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]) -> None:
     """Calls that cost something need the token, where one is set."""
-    token = os.environ.get("CALOPD_TOKEN", "")
-    if token and not hmac.compare_digest(given.credentials if given else "", token):
+    if access.token() and not access.is_valid(given.credentials if given else "", access.token()):
         raise HTTPException(401, "no or wrong token: send `Authorization: Bearer <CALOPD_TOKEN>`")
 
 
@@ -34,8 +32,8 @@ class GenerateRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     problem: str = Field(min_length=1, max_length=100_000)
-    answer: str | None = None
-    solution: str = ""
+    answer: str | None = Field(default=None, max_length=1_000)
+    solution: str = Field(default="", max_length=100_000)
     temperature: float = Field(default=1.0, gt=0, le=10)
     top_p: float = Field(default=1.0, gt=0, le=1)
     max_tokens: int | None = Field(default=None, ge=1)

@@ -8,9 +8,10 @@ import socket
 import grpc
 import uvicorn
 
+from calopd import access
 from calopd.clients import TeacherClient
 from calopd.config import Config
-from calopd.data import load_problems
+from calopd.data import load_all
 from calopd.devices import set_threads
 from calopd.queue import Queue, connect
 from calopd.rundir import read_run_id
@@ -59,7 +60,8 @@ async def wait_for_teacher(teacher: TeacherClient, student_vocabulary: list[str]
                 raise
             await asyncio.sleep(0.5)
             continue
-        log.info("teacher %s (%s, revision %s)", described.model, described.engine, described.revision)
+        for replica in described:
+            log.info("teacher %s (%s, revision %s)", replica.model, replica.engine, replica.revision)
         return
 
 
@@ -68,14 +70,12 @@ async def serve(config: Config) -> None:
     rollout = config.rollout
     set_threads(rollout.threads)
     tokenizer = load_tokenizer(config.student.path)
-    problems = load_problems(config.data.train)
-    if config.data.heldout:
-        problems += load_problems(config.data.heldout)
+    problems = [problem for part in load_all(config.data.train, config.data.heldout) for problem in part]
     engine = SamplingEngine(build_backend(config, stop_ids(config.student.path, tokenizer)))
     log.info("sampler: %s", engine.name)
     teacher = TeacherClient(
         config.teacher_addresses,
-        token=os.environ.get("CALOPD_TOKEN", ""),
+        token=access.token(),
         deadline_seconds=config.teacher.deadline_seconds,
         in_flight=rollout.max_in_flight,
     )
@@ -101,8 +101,7 @@ async def serve(config: Config) -> None:
         max_deliveries=rollout.max_deliveries,
     )
     app = create_app(worker, config.method, rollout.max_tokens)
-    host = os.environ.get("CALOPD_HOST", "127.0.0.1")
-    server = uvicorn.Server(uvicorn.Config(app, host=host, port=rollout.port, log_config=None))
+    server = uvicorn.Server(uvicorn.Config(app, host=access.host(), port=rollout.port, log_config=None))
     working = asyncio.create_task(worker.run())
     serving = asyncio.create_task(server.serve())
     done, _ = await asyncio.wait((working, serving), return_when=asyncio.FIRST_COMPLETED)

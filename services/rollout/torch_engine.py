@@ -5,10 +5,11 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, DynamicCache
+from transformers import DynamicCache
 
 from calopd.devices import choose_device
-from calopd.errors import ConfigError
+from calopd.errors import PolicyError
+from calopd.models import load_causal_lm
 from calopd.weights import load_policy
 from services.rollout.engine import Finished, SampleRequest
 
@@ -29,10 +30,7 @@ class TorchBackend:
     def __init__(self, path: str, *, stop_ids: list[int], dtype: str, device: str, max_rows: int) -> None:
         self.name = f"torch {torch.__version__} (transformers {transformers.__version__})"
         self._device = choose_device(device)
-        try:
-            model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype), use_safetensors=True)
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"no student model at {path}: {str(error).splitlines()[0]}") from None
+        model = load_causal_lm("student.path", path, dtype)
         self._lm = model.to(self._device).eval().requires_grad_(False)
         self._stop_ids = set(stop_ids)
         self._max_rows = max_rows
@@ -47,7 +45,7 @@ class TorchBackend:
     def load(self, directory: Path) -> None:
         missing, unexpected = self._lm.load_state_dict(load_policy(directory), strict=False)
         if unexpected or set(missing) - {"lm_head.weight"}:
-            raise ConfigError(f"policy {directory} does not fit the student: lacks {missing}, has {unexpected}")
+            raise PolicyError(f"policy {directory} does not fit the student: lacks {missing}, has {unexpected}")
 
     @torch.inference_mode()
     def step(self) -> list[Finished]:

@@ -69,6 +69,8 @@ class VllmBackend:
             EngineArgs(
                 model=path,
                 skip_tokenizer_init=True,
+                load_format="safetensors",
+                trust_remote_code=False,
                 dtype=dtype,
                 max_model_len=max_model_len,
                 max_num_seqs=max_num_seqs,

@@ -1,7 +1,9 @@
 """From tickets to trajectories: claim, sample, have it scored, commit. Any number of workers, killed at any time."""
 
 import asyncio
+import itertools
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +45,8 @@ class Worker:
         self._active: dict[str, Claim] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._policy_lock = asyncio.Lock()
+        self._policy_sha256: str | None = None
+        self._judges = ThreadPoolExecutor(2, "answers")
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -57,12 +61,12 @@ class Worker:
                     if helper.done():
                         helper.result()
                 free = self.max_in_flight - len(self._active)
-                if not free:
+                if free <= 0:
                     await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
                     continue
                 self._start(await asyncio.to_thread(self.queue.claim, self.name, free, 0.5))
                 free = self.max_in_flight - len(self._active)
-                if free and loop.time() > look_for_abandoned:
+                if free > 0 and loop.time() > look_for_abandoned:
                     look_for_abandoned = loop.time() + self.lease_seconds / 2
                     claims = await asyncio.to_thread(self.queue.claim_abandoned, self.name, free, self.lease_seconds)
                     if claims:
@@ -93,9 +97,9 @@ class Worker:
             announced = await asyncio.to_thread(self.queue.policy_announced, last, 1.0)
             if announced is None:
                 continue
-            last, version = announced
+            last, version, sha256 = announced
             try:
-                await self._ensure_policy(version)
+                await self._ensure_policy(version, sha256)
             except PolicyError as error:
                 log.warning("announced policy %d: %s", version, error)
 
@@ -106,7 +110,7 @@ class Worker:
             trajectory = await self.write(claim.ticket)
             fresh = await asyncio.to_thread(self.queue.commit, claim, trajectory)
             metrics.trajectories.labels("committed" if fresh else "duplicate").inc()
-        except (InvalidRequest, ConfigError, PolicyError) as error:
+        except (InvalidRequest, ConfigError) as error:
             log.error("ticket %s is set aside: %s", claim.ticket.id, error)
             await asyncio.to_thread(self.queue.bury, claim, str(error))
             metrics.trajectories.labels("dead").inc()
@@ -126,17 +130,23 @@ class Worker:
         scores = None
         if ticket.contexts:
             scores = await self.score(ticket.id, problem, sample, ticket.contexts, ticket.top_k, ticket.want_entropy)
-        text = self.prompts.decode(sample.response_ids)
+        # A thread of its own: odd answers may take seconds, and leases and heartbeats must not wait for them.
+        loop = asyncio.get_running_loop()
+        correct, after_think = await loop.run_in_executor(self._judges, self._judge, sample, problem)
         return Trajectory(
             ticket=ticket,
             prompt_ids=prompt_ids,
             sample=sample,
             scores=scores,
-            correct=await asyncio.to_thread(is_correct, text, problem.answer),
-            answered_after_think=answered_after_think(text),
+            correct=correct,
+            answered_after_think=after_think,
             sampler=self.engine.name,
             worker=self.name,
         )
+
+    def _judge(self, sample: Sample, problem: Problem) -> tuple[bool, bool]:
+        text = self.prompts.decode(sample.response_ids)
+        return is_correct(text, problem.answer), answered_after_think(text)
 
     async def _sample(self, ticket: Ticket, prompt_ids: np.ndarray) -> Sample:
         while True:
@@ -147,20 +157,24 @@ class Worker:
             except WrongPolicy:
                 continue
 
-    async def _ensure_policy(self, version: int) -> None:
+    async def _ensure_policy(self, version: int, sha256: str | None = None) -> None:
+        """Have this version loaded, and these bytes of it where it was published again after a restart."""
         async with self._policy_lock:
-            for attempt in range(POLICY_ATTEMPTS):
-                if self.engine.policy_version == version:
+            for attempt in itertools.count(1):
+                if self.engine.policy_version == version and sha256 in (None, self._policy_sha256):
                     return
                 try:
-                    directory = await asyncio.to_thread(verify_policy, self.run_dir, version)
+                    directory, found = await asyncio.to_thread(verify_policy, self.run_dir, version)
+                    if sha256 not in (None, found):
+                        raise PolicyError(f"policy {version} at {directory} is not the one that was announced")
                 except PolicyError:
                     # The shared volume may show the rename later than Redis shows the ticket.
-                    if attempt == POLICY_ATTEMPTS - 1:
+                    if attempt == POLICY_ATTEMPTS:
                         raise
                     await asyncio.sleep(POLICY_PAUSE_SECONDS)
                     continue
                 await asyncio.wrap_future(self.engine.load_policy(directory, version))
+                self._policy_sha256 = found
 
     async def score(
         self,

@@ -36,7 +36,7 @@ class Canary:
 
     async def check(self, scheduler: Scheduler) -> None:
         """Raise UnhealthyTeacher where the canary is not as at the start."""
-        (scored,) = await scheduler.score([self._sequence])
+        (scored,) = await scheduler.score([self._sequence], urgent=True)
         logprobs = scored.scores.logprobs
         check_scores(logprobs, len(self._expected), self._vocabulary_size)
         deviation = float(np.abs(logprobs - self._expected).max())
@@ -53,9 +53,9 @@ class Canary:
                 await self.check(scheduler)
                 metrics.canary_healthy.set(1)
                 await report(None)
-            except UnhealthyTeacher as error:
+            except Exception as error:  # whatever keeps the canary from being scored keeps responses from it too
                 metrics.canary_healthy.set(0)
                 log.error("canary: %s", error)
-                await report(error)
+                await report(error if isinstance(error, UnhealthyTeacher) else UnhealthyTeacher(f"canary: {error!r}"))
             metrics.canary_time.set(time.time())
             await asyncio.sleep(every)

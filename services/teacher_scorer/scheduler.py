@@ -7,7 +7,7 @@ import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from calopd.errors import Overloaded
+from calopd.errors import EngineFailed, Overloaded
 from services.teacher_scorer import metrics
 from services.teacher_scorer.batching import cut_batch
 from services.teacher_scorer.engine import ScoringEngine, SequenceScores, SequenceToScore
@@ -43,9 +43,12 @@ class Scheduler:
         self._thread = threading.Thread(target=self._run, name="scoring-engine", daemon=True)
         self._thread.start()
 
-    async def score(self, sequences: list[SequenceToScore]) -> list[Scored]:
-        """Scores of the sequences of one request; dropped from the queue when the caller is cancelled."""
-        if self._requests >= self._max_waiting:
+    async def score(self, sequences: list[SequenceToScore], *, urgent: bool = False) -> list[Scored]:
+        """Scores of the sequences of one request; dropped from the queue when the caller is cancelled.
+
+        `urgent` is admitted however many wait.
+        """
+        if self._requests >= self._max_waiting and not urgent:
             raise Overloaded(
                 f"{self._requests} requests wait, as many as teacher.max_waiting admits: send it again later"
             )
@@ -94,7 +97,7 @@ class Scheduler:
             except Exception as error:  # an engine that fails on one batch goes on with the next
                 log.exception("a batch of %d sequences failed", len(batch))
                 for item in batch:
-                    item.future.set_exception(error)
+                    item.future.set_exception(EngineFailed(f"the engine failed on a batch: {error!r}"))
                 continue
             seconds = time.monotonic() - start
             total = sum(item.sequence.tokens for item in batch)

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import signal
 
 import grpc
@@ -11,6 +10,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import start_http_server
 
+from calopd import access
 from calopd.config import Config
 from calopd.devices import set_threads
 from calopd.errors import UnhealthyTeacher
@@ -53,14 +53,14 @@ async def serve(config: Config) -> None:
         max_top_k=min(teacher.max_top_k, engine.vocabulary_size),
     )
     servicer = Servicer(engine, scheduler, vocabulary(tokenizer), limits)
-    token = os.environ.get("CALOPD_TOKEN", "")
-    server = grpc.aio.server(options=MESSAGE_OPTIONS, interceptors=[TokenInterceptor(token)] if token else [])
+    interceptors = [TokenInterceptor(access.token())] if access.token() else []
+    server = grpc.aio.server(options=MESSAGE_OPTIONS, interceptors=interceptors)
     add_TeacherScorerServicer_to_server(servicer, server)
     probes = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(probes, server)
     reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
-    server.add_insecure_port(f"{os.environ.get('CALOPD_HOST', '127.0.0.1')}:{teacher.port}")
-    start_http_server(teacher.metrics_port, addr=os.environ.get("CALOPD_HOST", "127.0.0.1"))
+    server.add_insecure_port(f"{access.host()}:{teacher.port}")
+    start_http_server(teacher.metrics_port, addr=access.host())
 
     loop = asyncio.get_running_loop()
 
@@ -76,7 +76,10 @@ async def serve(config: Config) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     log.info("serving %s at port %d", teacher.path, teacher.port)
-    await stop.wait()
+    stopped = asyncio.create_task(stop.wait())
+    await asyncio.wait((stopped, watch), return_when=asyncio.FIRST_COMPLETED)
+    if not stopped.done():
+        watch.result()
     watch.cancel()
     await probes.enter_graceful_shutdown()
     await server.stop(GRACE_SECONDS)

@@ -1,7 +1,6 @@
 """The gRPC surface: validates, delegates to the scheduler, translates errors to status codes."""
 
 import asyncio
-import hmac
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
@@ -9,8 +8,9 @@ from typing import Any
 import grpc
 import numpy as np
 
-from calopd import wire
-from calopd.errors import CalopdError, InvalidRequest, Overloaded, UnhealthyTeacher
+from calopd import access, wire
+from calopd.contexts import BASE, INTERVENTIONS
+from calopd.errors import CalopdError, EngineFailed, InvalidRequest, Overloaded, UnhealthyTeacher
 from calopd.health import check_scores
 from calopd.tokens import fingerprint
 from calopd.types import Scores, TopK
@@ -25,8 +25,14 @@ log = logging.getLogger(__name__)
 STATUS: dict[type[CalopdError], grpc.StatusCode] = {
     InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
     Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    EngineFailed: grpc.StatusCode.INTERNAL,
     UnhealthyTeacher: grpc.StatusCode.UNAVAILABLE,
 }
+
+
+KNOWN_CONTEXTS = {BASE, *INTERVENTIONS}
+STREAM_IN_FLIGHT = 64
+MAX_NAME = 200
 
 
 class Limits:
@@ -65,22 +71,29 @@ class Servicer(TeacherScorerServicer):
     async def ScoreStream(
         self, requests: AsyncIterator[pb.ScoreRequest], context: Any
     ) -> AsyncIterator[pb.ScoreResponse]:
-        """Reads ahead as long as fewer than a bounded number are under way; answers in the order of completion."""
-        running: set[asyncio.Task[pb.ScoreResponse]] = set()
+        """Reads ahead while fewer than a bounded number are under way; answers the moment each is complete."""
+        answers: asyncio.Queue[pb.ScoreResponse | None] = asyncio.Queue()
+        slots = asyncio.Semaphore(STREAM_IN_FLIGHT)
+
+        async def answer(request: pb.ScoreRequest) -> None:
+            try:
+                await answers.put(await self._score_or_error(request))
+            finally:
+                slots.release()
+
+        async def read() -> None:
+            async with asyncio.TaskGroup() as tasks:
+                async for request in requests:
+                    await slots.acquire()
+                    tasks.create_task(answer(request))
+            await answers.put(None)
+
+        reader = asyncio.create_task(read())
         try:
-            async for request in requests:
-                running.add(asyncio.create_task(self._score_or_error(request)))
-                while len(running) >= 64 or any(task.done() for task in running):
-                    done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                    for task in done:
-                        yield task.result()
-            while running:
-                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    yield task.result()
+            while (response := await answers.get()) is not None:
+                yield response
         finally:
-            for task in running:
-                task.cancel()
+            reader.cancel()
 
     async def _score_or_error(self, request: pb.ScoreRequest) -> pb.ScoreResponse:
         try:
@@ -97,7 +110,9 @@ class Servicer(TeacherScorerServicer):
         for part in scored:
             check_scores(part.scores.logprobs, len(sequences[0].response_ids), self._engine.vocabulary_size)
         for item in request.contexts:
-            metrics.tokens.labels(item.name).inc(len(sequences[0].response_ids))
+            # Only names we know become labels: a client must not fill Prometheus.
+            label = item.name if item.name in KNOWN_CONTEXTS else "other"
+            metrics.tokens.labels(label).inc(len(sequences[0].response_ids))
         first = scored[0].scores
         top_k = None
         if first.top_ids is not None and first.top_logprobs is not None:
@@ -117,6 +132,8 @@ class Servicer(TeacherScorerServicer):
         names = [item.name for item in request.contexts]
         if not 1 <= len(names) <= limits.max_contexts:
             raise InvalidRequest(f"{len(names)} contexts given, expected 1 to {limits.max_contexts}")
+        if max(map(len, (request.trajectory_id, *names))) > MAX_NAME:
+            raise InvalidRequest(f"a context name or trajectory_id has more than {MAX_NAME} characters")
         if len(set(names)) < len(names):
             raise InvalidRequest(f"context names {names} are not unique")
         if request.top_k > limits.max_top_k:
@@ -155,7 +172,7 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler:
         given = dict(handler_call_details.invocation_metadata or ()).get("authorization", "")
-        if not handler_call_details.method.startswith("/calopd.") or hmac.compare_digest(str(given), self._expected):
+        if not handler_call_details.method.startswith("/calopd.") or access.is_valid(str(given), self._expected):
             return await continuation(handler_call_details)
         return _refuse(handler_call_details.method.endswith("Stream"))
 

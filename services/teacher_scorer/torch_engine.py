@@ -7,11 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM
 
 from calopd.devices import choose_device
-from calopd.errors import ConfigError
 from calopd.logprobs import score_targets
+from calopd.models import load_causal_lm
 from services.teacher_scorer.engine import SequenceScores, SequenceToScore
 
 log = logging.getLogger(__name__)
@@ -26,15 +25,8 @@ class TorchEngine:
         self.model = path
         self._device = choose_device(device)
         self._chunk = chunk
-        try:
-            model = AutoModelForCausalLM.from_pretrained(
-                path, dtype=getattr(torch, dtype), attn_implementation="sdpa", use_safetensors=True
-            )
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"no teacher model at {path}: {str(error).splitlines()[0]}") from None
+        model = load_causal_lm("teacher.path", path, dtype)
         self._lm = model.to(self._device).eval().requires_grad_(False)
-        if getattr(self._lm.lm_head, "bias", None) is not None:
-            raise ConfigError(f"{path}: an LM head with a bias is not supported")
         self.vocabulary_size = int(self._lm.lm_head.weight.shape[0])
         self.max_positions = int(model.config.max_position_embeddings)
         self.revision = _revision(path, model.config.to_json_string())
@@ -90,9 +82,13 @@ class TorchEngine:
 
 
 def _revision(path: str, config: str) -> str:
-    """A name for these weights: a digest over the configuration and the sizes and heads of the weight files."""
+    """A name for these weights: a digest over the configuration and samples from all over the weight files."""
     digest = hashlib.sha256(json.dumps(json.loads(config), sort_keys=True).encode())
     for file in sorted(Path(path).glob("*.safetensors")):
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size}".encode())
         with file.open("rb") as weights:
-            digest.update(f"{file.name} {file.stat().st_size}".encode() + weights.read(65_536))
+            for part in range(16):
+                weights.seek(part * size // 16)
+                digest.update(weights.read(65_536))
     return digest.hexdigest()[:12]

@@ -54,7 +54,7 @@ def trajectories() -> list[Trajectory]:
 
 def form(student: Student, ranks: Ranks, everything: list[Trajectory], case: Case) -> dict[str, Any]:
     student.zero_grad(set_to_none=True)
-    accumulator = Accumulator(student, MethodSection(loss_agg_mode=case.mode), ranks.device, ranks.size)
+    accumulator = Accumulator(student, MethodSection(loss_agg_mode=case.mode), ranks.device, ranks.size, 0)
     cutter = Cutter(COUNT, case.budget, deterministic=case.deterministic)
     order = random.Random(case.order).sample(range(COUNT), COUNT)
     rounds = 0
@@ -64,7 +64,7 @@ def form(student: Student, ranks: Ranks, everything: list[Trajectory], case: Cas
         cutter.arrive([Arrival(f"{i}-0", i, size) for i, size in sizes.items()])
         while (round_ := cutter.take(ranks.size)) is not None:
             rounds += 1
-            mine = [everything[i] for i in round_.micro_batches[ranks.rank]]
+            mine = [everything[i] for i in round_[ranks.rank]]
             accumulator.add(mine) if mine else accumulator.add_nothing()
     used = [index for part in ranks.gather(accumulator.used) for index in part]
     assert sorted(used) == list(range(COUNT))

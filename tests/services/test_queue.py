@@ -116,9 +116,30 @@ def test_a_late_result_of_a_released_batch_is_dropped(queue):
     assert queue.commit(first, trajectory(first.ticket))
     queue.release_batch("step-000000")
     assert not queue.commit(second, trajectory(second.ticket))
-    assert not queue.open_batch("step-000000", [ticket(0)])
+    assert queue.open_batches() == []
     assert queue.arrivals("step-000000", block_seconds=0.01) == []
     assert not any(b"results" in key or b"arrivals" in key for key in queue.client.scan_iter())
+
+
+def test_a_released_batch_can_be_issued_anew(queue):
+    """As a learner does that fell back to an older checkpoint."""
+    queue.open_batch("step-000000", [ticket(0)])
+    (claim,) = queue.claim("a", 1)
+    queue.commit(claim, trajectory(claim.ticket))
+    queue.release_batch("step-000000")
+    assert queue.open_batch("step-000000", [ticket(0)])
+    assert queue.open_batches() == ["step-000000"]
+    (again,) = queue.claim("a", 1)
+    assert queue.commit(again, trajectory(again.ticket))
+
+
+def test_the_newest_announcement_is_found(queue):
+    assert queue.policy_announced("0-0", 0.01) is None
+    queue.announce_policy(1, "a")
+    queue.announce_policy(2, "b")
+    entry, version, sha256 = queue.policy_announced("0-0", 1)
+    assert (version, sha256) == (2, "b")
+    assert queue.policy_announced(entry, 0.01) is None
 
 
 def test_a_dead_letter_arrives_as_missing_with_its_reason(queue):

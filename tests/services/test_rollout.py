@@ -1,5 +1,6 @@
 """A rollout replica as the process it is, with a real teacher and a real queue."""
 
+import dataclasses
 import json
 import os
 import time
@@ -12,12 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file
 
 from calopd import embedded
 from calopd.config import load_config
 from calopd.queue import Arrival, Queue, connect
 from calopd.rundir import ensure_run_id
 from calopd.types import Sampling, Ticket
+from calopd.weights import publish_policy
 from tests.conftest import Server, free_port
 from tests.services.processes import service, wait_until_serving
 
@@ -164,13 +167,14 @@ def test_a_ticket_that_cannot_be_done_is_set_aside_and_the_others_go_on(replica)
     assert "'no-such-problem' is in neither" in reason
 
 
-def test_a_policy_that_was_never_published_ends_as_a_dead_letter(replica):
+def test_a_policy_that_is_not_there_yet_is_waited_for(replica, tiny):
+    """As on a shared volume that shows the policy later than Redis shows the ticket."""
     ticket = replica.ticket("step-000002", 0, "p0-0")
-    replica.queue.open_batch("step-000002", [Ticket(**{**_fields(ticket), "policy_version": 99})])
-    (arrival,) = replica.wait_for("step-000002", 1)
-    assert arrival.tokens == 0
-    assert "policy 99 is not at" in replica.queue.dead_letters()[-1][1]
-
-
-def _fields(ticket: Ticket) -> dict[str, Any]:
-    return {name: getattr(ticket, name) for name in ticket.__dataclass_fields__}
+    replica.queue.open_batch("step-000002", [dataclasses.replace(ticket, policy_version=1)])
+    assert replica.queue.arrivals("step-000002", block_seconds=1.0) == []
+    weights = load_file(tiny.student / "model.safetensors")
+    sha256 = publish_policy(tiny.root / "runs" / "rollout", 1, weights, replica.run)
+    replica.queue.announce_policy(1, sha256)
+    replica.wait_for("step-000002", 1)
+    assert replica.queue.results("step-000002", [0])[0].sample.policy_version == 1
+    assert replica.get("/v1/policy")["version"] == 1

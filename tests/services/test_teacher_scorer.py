@@ -24,6 +24,7 @@ from calopd.v1 import teacher_scorer_pb2 as pb
 from calopd.v1.teacher_scorer_pb2_grpc import TeacherScorerStub
 from tests.services.processes import service, wait_until_serving
 
+pytestmark = pytest.mark.slow
 TOKEN = "token-of-the-test"
 
 
@@ -134,6 +135,22 @@ def test_the_stream_answers_each_request_and_survives_a_bad_one(teacher):
     assert refused == {"4": "response_ids is empty, expected at least one id"}
 
 
+def test_the_stream_answers_a_client_that_waits_for_each_answer(teacher):
+    requests = [wire.score_request(str(i), ids, contexts, 0, False) for i, (contexts, ids) in enumerate(ragged(4, 3))]
+
+    async def converse() -> list[str]:
+        seen = []
+        async with grpc.aio.insecure_channel(teacher.address) as channel:
+            call = TeacherScorerStub(channel).ScoreStream(metadata=(("authorization", f"Bearer {TOKEN}"),))
+            for request in requests:
+                await call.write(request)
+                seen.append((await asyncio.wait_for(call.read(), 20)).trajectory_id)
+            await call.done_writing()
+        return seen
+
+    assert asyncio.run(converse()) == ["0", "1", "2"]
+
+
 IDS = wire.to_bytes(np.array([5, 6, 7]), wire.IDS)
 
 
@@ -207,16 +224,17 @@ def test_zz_sigterm_answers_what_was_accepted_and_ends(teacher):
     """Last of the module, for it ends the teacher."""
     requests = ragged(3, 40)
 
-    async def run() -> list[Scores]:
+    async def run() -> tuple[int, list[Scores]]:
         client = teacher.client()
         calls = [asyncio.create_task(client.score(str(i), ids, contexts)) for i, (contexts, ids) in enumerate(requests)]
-        while teacher.metric("calopd_teacher_waiting_requests") == 0:
+        while (accepted := int(teacher.metric("calopd_teacher_waiting_requests"))) == 0:
             await asyncio.sleep(0.005)
         os.kill(teacher.pid, signal.SIGTERM)
-        done, pending = await asyncio.wait(calls, timeout=20)
+        done, pending = await asyncio.wait(calls, timeout=8)
         for task in pending:
             task.cancel()
         await client.close()
-        return [task.result() for task in done]
+        return accepted, [task.result() for task in done]
 
-    assert asyncio.run(run())
+    accepted, answered = asyncio.run(run())
+    assert len(answered) >= accepted > 0

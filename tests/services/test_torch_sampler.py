@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from calopd.types import Sample, Sampling
-from calopd.weights import publish_policy
+from calopd.weights import policy_dir, publish_policy
 from services.rollout.engine import SampleRequest, SamplingEngine, WrongPolicy
 from services.rollout.torch_engine import TorchBackend
 
@@ -83,7 +83,8 @@ def test_a_policy_is_loaded_between_responses_and_never_the_wrong_one(tiny, tmp_
     weights = {name: t * 1.5 for name, t in model.state_dict().items() if name != "lm_head.weight"}
     prompt = np.arange(10, 30, dtype=np.int32)
     before = engine.sample(SampleRequest(prompt, Sampling(1.0, 1.0, 20), 1, policy_version=0))
-    loading = engine.load_policy(publish_policy(tmp_path, 4, weights, "r"), 4)
+    publish_policy(tmp_path, 4, weights, "r")
+    loading = engine.load_policy(policy_dir(tmp_path, 4), 4)
     after = engine.sample(SampleRequest(prompt, Sampling(1.0, 1.0, 20), 1, policy_version=4))
     late = engine.sample(SampleRequest(prompt, Sampling(1.0, 1.0, 20), 1, policy_version=0))
     assert before.result(60).policy_version == 0

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from calopd.weights import publish_policy
+from calopd.weights import policy_dir, publish_policy
 from tests.services.processes import ROOT
 
 pytestmark = pytest.mark.slow
@@ -21,8 +21,8 @@ def test_after_an_update_it_samples_with_the_learners_log_probabilities(tiny, tm
     weights = {name: tensor + 0.3 * torch.randn_like(tensor) for name, tensor in model.state_dict().items()}
     if model.config.tie_word_embeddings:
         del weights["lm_head.weight"]
-    policy = publish_policy(tmp_path, 7, weights, "r")
-    command = [sys.executable, "-m", "tests.services.vllm_update", str(initial), str(policy)]
+    publish_policy(tmp_path, 7, weights, "r")
+    command = [sys.executable, "-m", "tests.services.vllm_update", str(initial), str(policy_dir(tmp_path, 7))]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     assert lines, done.stderr[-3000:]

@@ -1,3 +1,5 @@
+import subprocess
+import sys
 import time
 
 import pytest
@@ -49,3 +51,17 @@ def test_a_comparison_without_end_is_wrong_and_the_next_one_works():
         assert judge.equal("1/2", "0.5")
     finally:
         judge.stop()
+
+
+def test_a_student_that_repeats_itself_costs_no_time():
+    start = time.monotonic()
+    assert last_boxed("\\boxed{" * 20_000 + "7}") == "7"
+    assert last_boxed("\\boxed{" * 20_000) is None
+    assert time.monotonic() - start < 5
+
+
+def test_it_works_in_a_script_without_a_guard(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("from calopd.answers import is_correct\nprint(is_correct(r'\\boxed{x+1}', '1+x'))")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "True\n", done.stderr

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from calopd.config import load_config
+from calopd.config import check_resumable, load_config
 from calopd.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -84,3 +84,11 @@ def test_the_password_of_the_queue_is_not_written_down(minimal):
     config = load_config(minimal, ["queue.url=redis://user:secret@host:1/0"], {})
     assert "secret" not in config.to_toml()
     assert "redis://host:1/0" in config.to_toml()
+
+
+def test_a_resumed_run_keeps_what_makes_it_that_run(minimal):
+    saved = load_config(minimal, environ={})
+    check_resumable(saved, load_config(minimal, ["run.steps=200", "learner.ranks=4", "rollout.port=9000"], {}))
+    for setting in ("learner.trajectories=128", "method.relaxation=2", "data.train=other.jsonl"):
+        with pytest.raises(ConfigError, match="the run began with"):
+            check_resumable(saved, load_config(minimal, [setting], {}))

@@ -4,7 +4,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from calopd.data import load_problems, training_order
+from calopd.data import load_all, load_problems, training_order
 from calopd.errors import ConfigError
 from calopd.queue import Arrival
 from services.learner.evaluation import gain_interval
@@ -26,7 +26,7 @@ def cut(lengths, order, chunks, ranks, *, deterministic):
         cutter.arrive(waiting[:size])
         waiting = waiting[size:]
         while (round_ := cutter.take(ranks, hurry=chunks.random() < 0.3)) is not None:
-            rounds.append(round_.micro_batches)
+            rounds.append(round_)
     assert cutter.complete
     return rounds, cutter
 
@@ -73,6 +73,13 @@ def test_training_order_is_a_function_of_the_position():
     for epoch in range(3):
         assert sorted(number for e, number in whole if e == epoch) == list(range(10))
     assert [n for _, n in whole[:10]] != [n for _, n in whole[10:20]]
+
+
+def test_an_id_in_both_files_is_refused(tmp_path):
+    for name in ("train", "heldout"):
+        (tmp_path / name).write_text('{"id": 1, "problem": "p", "answer": 2}\n')
+    with pytest.raises(ConfigError, match="1 ids stand in both"):
+        load_all(tmp_path / "train", tmp_path / "heldout")
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,22 @@ from calopd.weights import load_policy, policy_dir, prune_policies, publish_poli
 
 def test_a_published_policy_is_verified_and_comes_back(tmp_path):
     publish_policy(tmp_path, 3, {"w": torch.arange(6.0).reshape(2, 3).T}, "r")
-    assert torch.equal(load_policy(verify_policy(tmp_path, 3))["w"], torch.arange(6.0).reshape(2, 3).T)
+    assert torch.equal(load_policy(verify_policy(tmp_path, 3)[0])["w"], torch.arange(6.0).reshape(2, 3).T)
     publish_policy(tmp_path, 3, {"w": torch.ones(1)}, "r")
-    assert torch.equal(load_policy(verify_policy(tmp_path, 3))["w"], torch.ones(1))
+    assert torch.equal(load_policy(verify_policy(tmp_path, 3)[0])["w"], torch.ones(1))
+
+
+def test_the_same_bytes_stay_where_they_are(tmp_path):
+    """A replica may be reading them."""
+    first = publish_policy(tmp_path, 3, {"w": torch.ones(4)}, "r")
+    seen = (policy_dir(tmp_path, 3) / "model.safetensors").stat().st_ino
+    assert publish_policy(tmp_path, 3, {"w": torch.ones(4)}, "r") == first == verify_policy(tmp_path, 3)[1]
+    assert (policy_dir(tmp_path, 3) / "model.safetensors").stat().st_ino == seen
 
 
 def test_one_changed_byte_is_refused(tmp_path):
-    file = publish_policy(tmp_path, 0, {"w": torch.zeros(8)}, "r") / "model.safetensors"
+    publish_policy(tmp_path, 0, {"w": torch.zeros(8)}, "r")
+    file = policy_dir(tmp_path, 0) / "model.safetensors"
     raw = bytearray(file.read_bytes())
     raw[-1] ^= 1
     file.write_bytes(raw)
@@ -22,10 +31,11 @@ def test_one_changed_byte_is_refused(tmp_path):
 
 
 def test_a_policy_under_another_version_is_refused(tmp_path):
-    publish_policy(tmp_path, 1, {"w": torch.zeros(8)}, "r").rename(policy_dir(tmp_path, 2))
+    publish_policy(tmp_path, 1, {"w": torch.zeros(8)}, "r")
+    policy_dir(tmp_path, 1).rename(policy_dir(tmp_path, 2))
     with pytest.raises(PolicyError, match="does not match"):
         verify_policy(tmp_path, 2)
-    with pytest.raises(PolicyError, match="policy 1 is not at"):
+    with pytest.raises(PolicyError, match="no policy at"):
         verify_policy(tmp_path, 1)
 
 
