@@ -67,21 +67,47 @@ def check_model(config: Config) -> None:
     assert torch.equal(model.model.embed_tokens.weight, last["model.embed_tokens.weight"])
 
 
-def test_two_ranks_and_the_torch_sampler_train(tiny):
-    file = tiny.write_config("two-ranks")
-    config = load_config(file, ["learner.ranks=2"], {})
-    out = finish(start(str(file), "--set", "learner.ranks=2"))
-    assert [line.split()[1] for line in out.splitlines() if line.startswith("step ")] == ["1/2", "2/2"]
-    summary = check_finished(config)
-    check_model(config)
+STEPS = 8
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tiny) -> Config:
+    """A run of one rank, in the order of its tickets, that nothing happened to."""
+    file = tiny.write_config("undisturbed", steps=STEPS)
+    out = finish(start(str(file), "--set", "run.deterministic=true"))
+    assert [line.split()[1] for line in out.splitlines() if line.startswith("step ")] == [
+        f"{step}/{STEPS}" for step in range(1, STEPS + 1)
+    ]
+    return load_config(file, environ={})
+
+
+def test_a_run_leaves_what_it_promises(undisturbed):
+    summary = check_finished(undisturbed)
+    check_model(undisturbed)
     assert summary["sampler"].startswith("torch")
-    for line in read_lines(config.run_dir / "metrics.jsonl"):
+    assert summary["evaluation_problems"] == undisturbed.evaluation.problems
+    for line in read_lines(undisturbed.run_dir / "metrics.jsonl"):
         assert 0 < line["retained_ratio"] < 1
         assert 0 < line["zero_ratio"] < 1
         assert line["logprob_mismatch"] < 1e-4
         assert line["staleness"] == 0
         assert 0 <= line["top16_mass_overlap"] <= 1
-    assert "exists" in finish(start(str(file)), code=78, seconds=60)
+        assert line["sign_flip_share"] == 0
+    assert "exists" in finish(start(str(undisturbed.run_dir / "config.toml")), code=78, seconds=60)
+
+
+def test_two_ranks_take_the_same_first_step_as_one(tiny, undisturbed):
+    """The same tickets, seeds and policy: loss and gradient norm must agree, and so must AdamW's first update."""
+    file = tiny.write_config("two-ranks", steps=STEPS)
+    settings = ["learner.ranks=2", "learner.micro_batch_tokens=512", f"run.steps={STEPS}"]
+    process = start(str(file), *(part for setting in settings for part in ("--set", setting)))
+    finish(process)
+    config = load_config(file, settings, {})
+    check_finished(config)
+    check_model(config)
+    one, two = (read_lines(c.run_dir / "metrics.jsonl")[0] for c in (undisturbed, config))
+    for name in ("tokens", "loss", "grad_norm", "retained_ratio", "zero_ratio", "entropy"):
+        assert two[name] == pytest.approx(one[name], rel=1e-4), name
 
 
 def test_vllm_trains(tiny):
@@ -95,12 +121,13 @@ def test_vllm_trains(tiny):
 
 def test_a_teacher_equal_to_the_student_teaches_nothing(tiny):
     file = tiny.write_config("equal", steps=1)
-    settings = [f'teacher.path="{tiny.student}"', "method.name=opd", "evaluation.problems=0"]
+    settings = [f'teacher.path="{tiny.student}"', "evaluation.problems=0"]
     finish(start(str(file), *(part for setting in settings for part in ("--set", setting))))
     (line,) = read_lines(load_config(file, settings, {}).run_dir / "metrics.jsonl")
-    assert abs(line["loss"]) < 1e-4
-    assert line["retained_ratio"] == 1.0
-    assert line["grad_norm"] < 1e-4
+    assert abs(line["loss"]) < 1e-5
+    assert line["grad_norm"] < 1e-5
+    assert 0 <= line["retained_ratio"] <= 1
+    assert line["zero_ratio"] > 0.9
 
 
 def wait_for_lines(config: Config, count: int, process: "subprocess.Popen[str]", seconds: float = 120) -> None:
@@ -111,27 +138,37 @@ def wait_for_lines(config: Config, count: int, process: "subprocess.Popen[str]",
         time.sleep(0.02)
 
 
-def kill(launcher: "subprocess.Popen[str]", module: str) -> None:
-    """kill -9 of the processes of a service, the ranks and not their torchrun."""
-    victims = [
-        child
-        for child in psutil.Process(launcher.pid).children(recursive=True)
-        if module in child.cmdline() and "torch.distributed.run" not in child.cmdline()
-    ]
+def kill(launcher: "subprocess.Popen[str]", module: str, *, torchrun: bool = False) -> None:
+    """kill -9 of the processes of a service; of a learner either its ranks or the torchrun above them."""
+    family = [(child, child.cmdline()) for child in psutil.Process(launcher.pid).children(recursive=True)]
+    victims = [c for c, words in family if module in words and ("torch.distributed.run" in words) == torchrun]
     assert victims
     for victim in victims:
         victim.kill()
 
 
-def test_killed_services_come_back_and_a_stopped_run_is_taken_up(tiny):
-    """Each service is killed in mid-step, then the run is stopped by Ctrl-C and resumed: nothing is lost or doubled."""
-    file = tiny.write_config("killed", steps=8)
+def update(config: Config) -> torch.Tensor:
+    """What training changed, as one vector."""
+    initial, final = (
+        load_file(path / "model.safetensors") for path in (Path(config.student.path), config.run_dir / "model")
+    )
+    return torch.cat([(final[name] - initial[name]).flatten().double() for name in sorted(final)])
+
+
+def test_killed_services_come_back_and_a_stopped_run_is_taken_up(tiny, undisturbed):
+    """Each service is killed in mid-step, then the run is stopped and resumed: it ends as if nothing had been.
+
+    Engines compute in other batches after a kill, so that the last bits may differ; a step that was lost, doubled or
+    taken with other trajectories would show far above the tolerance.
+    """
+    file = tiny.write_config("killed", steps=STEPS)
     config = load_config(file, environ={})
-    process = start(str(file))
-    for number, module in enumerate(("services.learner", "services.rollout", "services.teacher_scorer"), 1):
+    process = start(str(file), "--set", "run.deterministic=true")
+    kills = (("services.learner", False), ("services.rollout", False), ("services.teacher_scorer", False))
+    for number, (module, torchrun) in enumerate((*kills, ("services.learner", True)), 1):
         wait_for_lines(config, number, process)
-        kill(process, module)
-    wait_for_lines(config, 5, process)
+        kill(process, module, torchrun=torchrun)
+    wait_for_lines(config, 6, process)
     asked = time.monotonic()
     process.send_signal(signal.SIGINT)
     out = finish(process, code=130, seconds=30)
@@ -141,6 +178,20 @@ def test_killed_services_come_back_and_a_stopped_run_is_taken_up(tiny):
     assert f"calopd run --resume {config.run_dir}" in out
     finish(start("--resume", str(config.run_dir)))
     check_finished(config)
+    expected = update(undisturbed)
+    assert (update(config) - expected).norm() / expected.norm() < 0.05
+
+
+def test_a_step_that_lacks_too_much_stops_the_run_with_the_reason(tiny, tmp_path):
+    """Two thirds of the problems are longer than the limit."""
+    problems = tmp_path / "long.jsonl"
+    rows = [{"id": f"l{i}", "problem": "long " * (400 if i % 3 else 1), "answer": "1"} for i in range(24)]
+    problems.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    file = tiny.write_config("lacking")
+    settings = ["--set", f'data.train="{problems}"', "--set", "evaluation.problems=0"]
+    last = finish(start(str(file), *settings), code=78).strip().splitlines()[-1]
+    assert "step 0 lacks" in last
+    assert "more than the 256 of data.max_prompt_tokens" in last
 
 
 def test_a_killed_learner_and_launcher_are_taken_up(tiny):
