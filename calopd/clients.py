@@ -79,9 +79,10 @@ class TeacherClient:
         *,
         top_k: int = 0,
         want_entropy: bool = False,
+        top_k_min_entropy: float | None = None,
     ) -> Scores:
         """Scores of one response under all contexts; waits as long as no teacher can be reached."""
-        request = wire.score_request(trajectory_id, response_ids, contexts, top_k, want_entropy)
+        request = wire.score_request(trajectory_id, response_ids, contexts, top_k, want_entropy, top_k_min_entropy)
         for attempt in itertools.count():
             try:
                 async with self._slots:

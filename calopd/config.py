@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from calopd.contexts import INTERVENTIONS, group_probes
 from calopd.errors import ConfigError
 from calopd.losses import LossAggMode
-from calopd.methods import METHODS, Method
+from calopd.methods import METHODS, Method, add_method
+from calopd.selection import Selection
 from calopd.types import MethodSettings, Sampling
 
 ENV_PREFIX = "CALOPD__"
@@ -45,17 +46,38 @@ class Data(Section):
 
 class MethodSection(Section):
     name: str = "cal_opd"
+    file: Path | None = None
+    """A method of your own: a Python file with a METHOD, found by its name."""
     relaxation: float = Field(default=5.0, ge=1)
-    """The paper's lambda."""
+    """The paper's lambda of Cal-OPD."""
     probes: tuple[str, ...] = ("eval",)
-    """Groups (`eval` = both of its contexts) or single contexts (`inst+`)."""
+    """Groups (`eval` = both of its contexts) or single contexts (`inst+`); several = their union."""
     placement: Literal["after", "before"] = "after"
     """Where the intervention stands: after or before the problem."""
-    loss_agg_mode: LossAggMode = "seq-mean-token-mean"
-    clamp: Annotated[float | None, BeforeValidator(lambda v: None if v == "none" else v)] = Field(default=10.0, gt=0)
-    """Bound of the advantage on both sides; `"none"` = unbounded."""
+    loss_agg_mode: LossAggMode | Literal["method"] = "method"
+    """`"method"` = what the paper uses for this method."""
+    clamp: Annotated[float, Field(gt=0)] | Literal["none", "method"] = "method"
+    """Bound of the advantage on both sides; `"none"` = unbounded, `"method"` = the paper's."""
     student_logprobs: Literal["learner", "rollout"] = "learner"
     """Whose log-probabilities stand for the student in the advantage."""
+    selection: Selection = "random"
+    selection_ratio: float = Field(default=1.0, gt=0, le=1)
+    """Share of each response's tokens that is learnt from."""
+    extrapolation: float = Field(default=1.25, ge=0)
+    """ExOPD's lambda."""
+    entropy_threshold: float = Field(default=0.8, ge=0)
+    """EOPD's tau, in nats."""
+    forward_kl_weight: float = Field(default=1.0, ge=0)
+    """EOPD's alpha."""
+    forward_kl_top_k: int = Field(default=16, ge=1)
+    margin_delta: float = 0.4
+    """Uni-OPD: the margin between right and wrong responses to a problem."""
+    margin_mode: Literal["broadcast", "shift"] = "broadcast"
+    target_correct_ratio: float = Field(default=0.5, gt=0, lt=1)
+    deviation_threshold: float = Field(default=0.1, ge=0)
+    """TSD-Filter's tau, in nats."""
+    recorded_run: Path | None = None
+    """Advantage-Sync and Token-Sync: the directory of a Cal-OPD run whose ratios are followed step by step."""
     overlap_top_k: int = Field(default=16, ge=0)
     """Tokens compared for the overlap metrics; 0 = not measured."""
     overlap_share: float = Field(default=1.0, ge=0, le=1)
@@ -63,8 +85,12 @@ class MethodSection(Section):
 
     @model_validator(mode="after")
     def _known(self) -> "MethodSection":
+        if self.file is not None:
+            add_method(self.file)
         if self.name not in METHODS:
             raise ValueError(f"unknown method {self.name!r}{_nearest(self.name, METHODS)}")
+        if self.method.recorded and self.recorded_run is None:
+            raise ValueError(f"{self.name} follows a recorded Cal-OPD run: name its directory in method.recorded_run")
         _ = self.settings
         return self
 
@@ -73,11 +99,31 @@ class MethodSection(Section):
         return METHODS[self.name]
 
     @property
+    def aggregation(self) -> LossAggMode:
+        return self.method.loss_agg_mode if self.loss_agg_mode == "method" else self.loss_agg_mode
+
+    @property
+    def bound(self) -> float | None:
+        if self.clamp == "method":
+            return self.method.clamp
+        return None if self.clamp == "none" else self.clamp
+
+    @property
     def settings(self) -> MethodSettings:
         probes: list[str] = []
         for entry in self.probes:
             probes += [entry] if entry in INTERVENTIONS else group_probes(entry)
-        return MethodSettings(relaxation=self.relaxation, probes=tuple(dict.fromkeys(probes)))
+        return MethodSettings(
+            relaxation=self.relaxation,
+            probes=tuple(dict.fromkeys(probes)),
+            extrapolation=self.extrapolation,
+            entropy_threshold=self.entropy_threshold,
+            forward_kl_weight=self.forward_kl_weight,
+            margin_delta=self.margin_delta,
+            margin_mode=self.margin_mode,
+            target_correct_ratio=self.target_correct_ratio,
+            deviation_threshold=self.deviation_threshold,
+        )
 
 
 class Student(Section):
@@ -204,6 +250,14 @@ class Config(Section):
     queue: Queue = Queue()
 
     @model_validator(mode="after")
+    def _groups(self) -> "Config":
+        if self.method.method.compares_samples and self.learner.samples < 2:
+            raise ValueError(
+                f"{self.method.name} compares responses to one problem: set learner.samples (the paper has 16)"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _heldout(self) -> "Config":
         if self.evaluation.problems and self.data.heldout is None:
             raise ValueError("evaluation.problems is set, but data.heldout names no file")
@@ -220,11 +274,9 @@ class Config(Section):
     def to_toml(self) -> str:
         """The resolved configuration; the queue's password is not written down."""
         values = self.model_dump(mode="json")
-        values["method"]["clamp"] = "none" if self.method.clamp is None else self.method.clamp
         values["queue"]["url"] = _without_password(self.queue.url)
-        if values["data"]["heldout"] is None:
-            del values["data"]["heldout"]
-        return tomli_w.dumps(values)
+        set_ = {section: {k: v for k, v in keys.items() if v is not None} for section, keys in values.items()}
+        return tomli_w.dumps(set_)
 
 
 def load_config(path: Path, overrides: Iterable[str] = (), environ: Mapping[str, str] = os.environ) -> Config:

@@ -20,31 +20,64 @@ class HeadScores:
     top_logprobs: Tensor | None = None
     entropy: Tensor | None = None
     """[T], over the whole vocabulary, in nats."""
+    top_positions: Tensor | None = None
+    """[P]: the rows that `top_ids` and `top_logprobs` are of; None = all."""
+    forward_kl: Tensor | None = None
+    """[T], where it was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardKL:
+    """sum_v q_v (log q_v - log pi(v)) of each row, to be added with a weight; 0 = not there."""
+
+    ids_TK: Tensor
+    q_TK: Tensor
+    weights_T: Tensor
 
 
 @torch.no_grad()
 def score_targets(
-    hidden_TH: Tensor, weight_VH: Tensor, targets_T: Tensor, *, top_k: int = 0, entropy: bool = False, rows: int = 128
+    hidden_TH: Tensor,
+    weight_VH: Tensor,
+    targets_T: Tensor,
+    *,
+    top_k: int = 0,
+    entropy: bool = False,
+    top_k_min_entropy: float | None = None,
+    rows: int = 128,
 ) -> HeadScores:
-    """Log-probabilities of `targets_T` under softmax(hidden @ weight^T), `rows` rows at a time."""
+    """Log-probabilities of `targets_T` under softmax(hidden @ weight^T), `rows` rows at a time.
+
+    With `top_k_min_entropy`, the top-k is taken only of rows whose entropy exceeds it.
+    """
     count = len(hidden_TH)
     device = hidden_TH.device
     logprobs = torch.empty(count, device=device)
-    top_ids = torch.empty(count, top_k, dtype=torch.long, device=device) if top_k else None
-    top_logprobs = torch.empty(count, top_k, device=device) if top_k else None
-    entropies = torch.empty(count, device=device) if entropy else None
+    entropies = torch.empty(count, device=device) if entropy or top_k_min_entropy is not None else None
+    top_ids, top_logprobs, positions = [], [], []
     project = _Projection(weight_VH, min(rows, count))
     for start in range(0, count, rows):
         part = slice(start, min(start + rows, count))
         logits, exp, total = project(hidden_TH[part])
         log_total = total.log()
         logprobs[part] = logits.gather(1, targets_T[part, None]).squeeze(1) - log_total
-        if top_ids is not None and top_logprobs is not None:
-            best, top_ids[part] = logits.topk(top_k)
-            top_logprobs[part] = best - log_total[:, None]
         if entropies is not None:
             entropies[part] = _entropy(logits, exp, total)
-    return HeadScores(logprobs, top_ids, top_logprobs, entropies)
+        if top_k:
+            if top_k_min_entropy is not None and entropies is not None:
+                (chosen,) = (entropies[part] > top_k_min_entropy).nonzero(as_tuple=True)
+                logits, log_total = logits[chosen], log_total[chosen]
+                positions.append(chosen + start)
+            best, ids = logits.topk(top_k)
+            top_ids.append(ids)
+            top_logprobs.append(best - log_total[:, None])
+    return HeadScores(
+        logprobs,
+        torch.cat(top_ids) if top_k else None,
+        torch.cat(top_logprobs) if top_k else None,
+        entropies if entropy else None,
+        torch.cat(positions) if positions else None,
+    )
 
 
 class _Projection:
@@ -84,6 +117,7 @@ class _PolicyGradient(torch.autograd.Function):
         weight_VH: Tensor,
         targets_T: Tensor,
         coefficients: Callable[[slice, Tensor], Tensor],
+        forward_kl: ForwardKL | None,
         top_k: int,
         rows: int,
     ) -> tuple[Tensor, ...]:
@@ -96,6 +130,7 @@ class _PolicyGradient(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden_TH)
         grad_weight = torch.zeros(weight_VH.shape, device=device)
         objective = torch.zeros((), dtype=torch.float64, device=device)
+        kl = torch.zeros(count, device=device)
         project = _Projection(weight_VH, min(rows, count))
         for start in range(0, count, rows):
             part = slice(start, min(start + rows, count))
@@ -110,8 +145,18 @@ class _PolicyGradient(torch.autograd.Function):
             coefficient = coefficients(part, logprobs[part])
             objective += (coefficient.double() * logprobs[part].double()).sum()
             # d log pi(y) / d logits = onehot(y) - pi
-            gradient = exp.mul_((-coefficient / total)[:, None])
+            pull = coefficient
+            if forward_kl is not None:
+                # d FKL / d logits = pi - q
+                ids, q, weight = (t[part] for t in (forward_kl.ids_TK, forward_kl.q_TK, forward_kl.weights_T))
+                divergence = (q * (q.log() - (logits.gather(1, ids) - log_total[:, None]))).nan_to_num(0.0).sum(1)
+                kl[part] = divergence
+                objective += (weight.double() * divergence.double()).sum()
+                pull = coefficient - weight
+            gradient = exp.mul_((-pull / total)[:, None])
             gradient.scatter_add_(1, targets, coefficient[:, None])
+            if forward_kl is not None:
+                gradient.scatter_add_(1, ids, -weight[:, None] * q)
             gradient = gradient.to(hidden_TH.dtype)
             torch.mm(gradient, weight_VH, out=grad_hidden[part])
             if gradient.dtype == grad_weight.dtype:
@@ -119,14 +164,14 @@ class _PolicyGradient(torch.autograd.Function):
             else:
                 grad_weight += gradient.T @ hidden_TH[part]
         ctx.save_for_backward(grad_hidden, grad_weight.to(weight_VH.dtype))
-        ctx.mark_non_differentiable(logprobs, entropies, top_ids, top_logprobs)
-        return objective.float(), logprobs, entropies, top_ids, top_logprobs
+        ctx.mark_non_differentiable(logprobs, entropies, top_ids, top_logprobs, kl)
+        return objective.float(), logprobs, entropies, top_ids, top_logprobs, kl
 
     @staticmethod
     def backward(ctx: Any, grad_objective: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         grad_hidden, grad_weight = ctx.saved_tensors
         scale = grad_objective
-        return grad_hidden * scale.to(grad_hidden), grad_weight * scale.to(grad_weight), None, None, None, None
+        return grad_hidden * scale.to(grad_hidden), grad_weight * scale.to(grad_weight), None, None, None, None, None
 
 
 def policy_objective(
@@ -135,14 +180,18 @@ def policy_objective(
     targets_T: Tensor,
     coefficients: Callable[[slice, Tensor], Tensor],
     *,
+    forward_kl: ForwardKL | None = None,
     top_k: int = 0,
     rows: int = 1024,
 ) -> tuple[Tensor, HeadScores]:
     """sum_t c_t * log pi_S(y_t) and what was seen on the way; c = coefficients(rows, log pi of these rows) is constant.
 
-    The loss of spec section 2 is this with c_t = -weight_t * sg(A_t): A reads the log-probability of the same pass.
+    The loss of OPD (Eq. 3) is this with c_t = -weight_t * sg(A_t): A reads the log-probability of the same pass.
+    `forward_kl` adds sum_t w_t * FKL_t, differentiated directly.
     """
-    objective, logprobs, entropies, top_ids, top_logprobs = _PolicyGradient.apply(  # type: ignore[no-untyped-call]
-        hidden_TH, weight_VH, targets_T, coefficients, top_k, rows
+    objective, logprobs, entropies, top_ids, top_logprobs, kl = _PolicyGradient.apply(  # type: ignore[no-untyped-call]
+        hidden_TH, weight_VH, targets_T, coefficients, forward_kl, top_k, rows
     )
-    return objective, HeadScores(logprobs, top_ids, top_logprobs, entropies)
+    return objective, HeadScores(
+        logprobs, top_ids, top_logprobs, entropies, forward_kl=kl if forward_kl is not None else None
+    )

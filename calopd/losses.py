@@ -18,10 +18,16 @@ def clamp_advantage(advantage: Tensor, clamp: float | None) -> Tensor:
     return advantage if clamp is None else advantage.clamp(-clamp, clamp)
 
 
-def token_weights(lengths: Tensor, mode: LossAggMode) -> Tensor:
-    """[T] weight of each token of the concatenated trajectories of `lengths` [B], before the denominator."""
-    weights_B = 1 / lengths.double() if mode == "seq-mean-token-mean" else torch.ones(len(lengths)).double()
-    return weights_B.repeat_interleave(lengths).float()
+def token_weights(lengths: Tensor, mode: LossAggMode, mask: Tensor | None = None) -> Tensor:
+    """[T] weight of each token of the concatenated trajectories of `lengths` [B], before the denominator.
+
+    Tokens outside of `mask` [T] weigh nothing and do not count in their trajectory's mean.
+    """
+    kept = torch.ones(int(lengths.sum()), dtype=torch.bool) if mask is None else mask.cpu()
+    trajectory = torch.arange(len(lengths)).repeat_interleave(lengths)
+    counts = torch.zeros(len(lengths), dtype=torch.float64).index_add_(0, trajectory, kept.double())
+    weights = 1 / counts[trajectory].clamp(min=1) if mode == "seq-mean-token-mean" else torch.ones(len(kept))
+    return (weights * kept).float()
 
 
 def denominator(trajectories: int, tokens: int, mode: LossAggMode) -> int:

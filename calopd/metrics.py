@@ -29,9 +29,8 @@ class StepSums:
             amount = value.double().sum().item() if isinstance(value, Tensor) else float(value)
             self.sums[name] = self.sums.get(name, 0.0) + amount
 
-    def add_tokens(self, advantage: Tensor, clamped: Tensor, raw: Tensor, student: HeadScores) -> None:
-        """Sums that every method has: what it kept of the raw discrepancy, and the student's entropy."""
-        assert student.entropy is not None
+    def add_tokens(self, advantage: Tensor, clamped: Tensor, raw: Tensor, entropy: Tensor) -> None:
+        """Sums that every method has: what it kept of the raw discrepancy, and the student's entropy; [T] each."""
         self.add(
             tokens=float(len(raw)),
             kept=advantage.double().abs(),
@@ -39,7 +38,7 @@ class StepSums:
             zero=advantage == 0,
             clamped=advantage != clamped,
             sign_flips=advantage * raw < 0,
-            entropy=student.entropy,
+            entropy=entropy,
         )
 
     def add_region(self, region: Region, deviations: dict[str, Tensor]) -> None:
@@ -65,10 +64,15 @@ class StepSums:
             "sign_flip_share": self.mean("sign_flips", "tokens"),
             "entropy": self.mean("entropy", "tokens"),
             "region_width": self.mean("region_width", "tokens"),
-            "logprob_mismatch": self.mean("mismatch", "tokens"),
+            "logprob_mismatch": self.mean("mismatch", "all_tokens"),
             "top16_token_overlap": self.mean("token_overlap", "overlap_trajectories"),
             "top16_mass_overlap": self.mean("mass_overlap", "overlap_trajectories"),
         }
+        if "gate_open" in self.sums:
+            ratios |= {
+                "forward_kl": self.mean("forward_kl", "gate_open"),
+                "gate_open_share": self.mean("gate_open", "tokens"),
+            }
         for name in self.sums:
             if name.startswith("deviation_"):
                 ratios[name] = self.mean(name, "tokens")

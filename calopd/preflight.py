@@ -6,8 +6,11 @@ from pathlib import Path
 import psutil
 
 from calopd.config import Config
+from calopd.contexts import INTERVENTIONS
 from calopd.data import load_all
 from calopd.errors import ConfigError
+from calopd.recorded import recorded_ratios
+from calopd.types import Problem
 
 PROCESS_GIB = 0.8
 """What a service takes beside its model: interpreter, torch, buffers."""
@@ -18,11 +21,14 @@ def check(config: Config) -> None:
     _check_model("student.path", config.student.path)
     if not config.teacher.addresses:
         _check_model("teacher.path", config.teacher.path)
-    _, held = load_all(config.data.train, config.data.heldout)
+    training, held = load_all(config.data.train, config.data.heldout)
+    _check_solutions(config, training)
     if len(held) < config.evaluation.problems:
         raise ConfigError(
             f"evaluation.problems is {config.evaluation.problems}, but {config.data.heldout} holds {len(held)}"
         )
+    if config.method.method.recorded:
+        recorded_ratios(config)
     for key, port in ports(config).items():
         _check_port(key, port)
     _check_memory(config)
@@ -55,6 +61,15 @@ def _check_model(key: str, path: str) -> None:
         return  # a hub id: its service downloads it, and says so where it cannot
     if not (directory / "config.json").is_file() or not list(directory.glob("*.safetensors")):
         raise ConfigError(f"{key} = {path!r}: no model there (expected config.json and *.safetensors)")
+
+
+def _check_solutions(config: Config, problems: list[Problem]) -> None:
+    """Contexts that show a solution need one of every problem."""
+    contexts = config.method.method.contexts(config.method.settings)
+    needing = [name for name in contexts if "{solution}" in INTERVENTIONS.get(name, "")]
+    lacking = next((problem.id for problem in problems if not problem.solution), None)
+    if needing and lacking is not None:
+        raise ConfigError(f"problem {lacking} has no solution, which the context {needing[0]!r} needs")
 
 
 def _check_port(key: str, port: int) -> None:

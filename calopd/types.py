@@ -14,6 +14,7 @@ policy        the student's weights after a number of optimizer steps, its versi
 Axis suffixes: _B trajectories, _T tokens, _C contexts, _V vocabulary, _K top-k, _H hidden.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -50,6 +51,8 @@ class Ticket:
     """Contexts the teacher scores; empty for an evaluation ticket."""
     top_k: int = 0
     want_entropy: bool = False
+    top_k_min_entropy: float | None = None
+    """Ask for the top-k only where the teacher's entropy exceeds this."""
 
     @property
     def id(self) -> str:
@@ -73,9 +76,11 @@ class Sample:
 @dataclass(frozen=True, slots=True)
 class TopK:
     ids: np.ndarray
-    """int32 [T, K], most likely first."""
+    """int32 [P, K], most likely first."""
     logprobs: np.ndarray
-    """float32 [T, K]."""
+    """float32 [P, K]."""
+    positions: np.ndarray | None = None
+    """int32 [P]: the response tokens of these rows; None = all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +117,29 @@ class TokenBatch:
     student_logprobs: torch.Tensor
     """[T], detached."""
     teacher_logprobs: torch.Tensor
-    """[T], under c0."""
+    """[T], under c0; under the privileged context where the method learns from that."""
     probe_logprobs: torch.Tensor
     """[C, T], under the probes; C = 0 where the method has none."""
+    reference_logprobs: torch.Tensor | None = None
+    """[T], of the frozen initial student, where the method asks for it."""
+    planned: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """[T] tensors by name: what the method's own plan of the whole step says of these tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepFacts:
+    """What is known of all trajectories of a step, in the order of their tickets."""
+
+    indices: list[int]
+    problem_ids: list[str]
+    lengths: list[int]
+    correct: list[bool]
+    mean_gaps: list[float]
+    """R_i = mean_t(lT - lS); empty where the method does not ask for it."""
+
+
+Plan = Mapping[int, Mapping[str, torch.Tensor] | None]
+"""Ticket index -> named values of its tokens ([T], or a scalar for all), None for a trajectory that is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,4 +147,19 @@ class MethodSettings:
     """The numbers of the paper that a method may read."""
 
     relaxation: float = 5.0
-    probes: tuple[str, ...] = field(default=("eval+", "eval-"))
+    probes: tuple[str, ...] = ("eval+", "eval-")
+    extrapolation: float = 1.25
+    """ExOPD's lambda."""
+    entropy_threshold: float = 0.8
+    """EOPD's tau, in nats."""
+    forward_kl_weight: float = 1.0
+    """EOPD's alpha."""
+    margin_delta: float = 0.4
+    target_correct_ratio: float = 0.5
+    margin_mode: str = "broadcast"
+    deviation_threshold: float = 0.1
+    """TSD-Filter's tau, in nats."""
+    recorded_ratio: float = 1.0
+    """r_k or z_k of the recorded run at this step."""
+    seed: int = 0
+    step: int = 0

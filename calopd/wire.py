@@ -25,7 +25,12 @@ def from_bytes(raw: bytes, dtype: np.dtype, what: str) -> np.ndarray:
 
 
 def score_request(
-    trajectory_id: str, response_ids: np.ndarray, contexts: Mapping[str, np.ndarray], top_k: int, want_entropy: bool
+    trajectory_id: str,
+    response_ids: np.ndarray,
+    contexts: Mapping[str, np.ndarray],
+    top_k: int = 0,
+    want_entropy: bool = False,
+    top_k_min_entropy: float | None = None,
 ) -> teacher_scorer_pb2.ScoreRequest:
     return teacher_scorer_pb2.ScoreRequest(
         trajectory_id=trajectory_id,
@@ -35,6 +40,7 @@ def score_request(
         ],
         top_k=top_k,
         want_entropy=want_entropy,
+        top_k_min_entropy=top_k_min_entropy,
     )
 
 
@@ -52,6 +58,8 @@ def scores_to_message(trajectory_id: str, scores: Scores) -> teacher_scorer_pb2.
         message.top_k.k = scores.top_k.ids.shape[1]
         message.top_k.ids = to_bytes(scores.top_k.ids, IDS)
         message.top_k.logprobs = to_bytes(scores.top_k.logprobs, LOGPROBS)
+        if scores.top_k.positions is not None:
+            message.top_k.positions = to_bytes(scores.top_k.positions, IDS)
     if scores.entropy is not None:
         message.entropy = to_bytes(scores.entropy, LOGPROBS)
     return message
@@ -61,9 +69,12 @@ def scores_from_message(message: teacher_scorer_pb2.ScoreResponse) -> Scores:
     top_k = None
     if message.top_k.k:
         shape = (-1, message.top_k.k)
+        ids = from_bytes(message.top_k.ids, IDS, "top_k.ids").reshape(shape)
+        rows = len(message.scores[0].logprobs) // LOGPROBS.itemsize
         top_k = TopK(
-            ids=from_bytes(message.top_k.ids, IDS, "top_k.ids").reshape(shape),
+            ids=ids,
             logprobs=from_bytes(message.top_k.logprobs, LOGPROBS, "top_k.logprobs").reshape(shape),
+            positions=from_bytes(message.top_k.positions, IDS, "top_k.positions") if len(ids) < rows else None,
         )
     return Scores(
         names=tuple(score.name for score in message.scores),
@@ -91,6 +102,7 @@ def ticket_to_message(ticket: Ticket) -> queue_pb2.Ticket:
         contexts=ticket.contexts,
         top_k=ticket.top_k,
         want_entropy=ticket.want_entropy,
+        top_k_min_entropy=ticket.top_k_min_entropy,
     )
 
 
@@ -108,6 +120,7 @@ def ticket_from_message(message: queue_pb2.Ticket) -> Ticket:
         contexts=tuple(message.contexts),
         top_k=message.top_k,
         want_entropy=message.want_entropy,
+        top_k_min_entropy=message.top_k_min_entropy if message.HasField("top_k_min_entropy") else None,
     )
 
 

@@ -43,18 +43,20 @@ class Context(_message.Message):
     def __init__(self, name: _Optional[str] = ..., prompt_ids: _Optional[bytes] = ...) -> None: ...
 
 class ScoreRequest(_message.Message):
-    __slots__ = ("trajectory_id", "response_ids", "contexts", "top_k", "want_entropy")
+    __slots__ = ("trajectory_id", "response_ids", "contexts", "top_k", "want_entropy", "top_k_min_entropy")
     TRAJECTORY_ID_FIELD_NUMBER: _ClassVar[int]
     RESPONSE_IDS_FIELD_NUMBER: _ClassVar[int]
     CONTEXTS_FIELD_NUMBER: _ClassVar[int]
     TOP_K_FIELD_NUMBER: _ClassVar[int]
     WANT_ENTROPY_FIELD_NUMBER: _ClassVar[int]
+    TOP_K_MIN_ENTROPY_FIELD_NUMBER: _ClassVar[int]
     trajectory_id: str
     response_ids: bytes
     contexts: _containers.RepeatedCompositeFieldContainer[Context]
     top_k: int
     want_entropy: bool
-    def __init__(self, trajectory_id: _Optional[str] = ..., response_ids: _Optional[bytes] = ..., contexts: _Optional[_Iterable[_Union[Context, _Mapping]]] = ..., top_k: _Optional[int] = ..., want_entropy: _Optional[bool] = ...) -> None: ...
+    top_k_min_entropy: float
+    def __init__(self, trajectory_id: _Optional[str] = ..., response_ids: _Optional[bytes] = ..., contexts: _Optional[_Iterable[_Union[Context, _Mapping]]] = ..., top_k: _Optional[int] = ..., want_entropy: _Optional[bool] = ..., top_k_min_entropy: _Optional[float] = ...) -> None: ...
 
 class ContextScore(_message.Message):
     __slots__ = ("name", "logprobs")
@@ -65,14 +67,16 @@ class ContextScore(_message.Message):
     def __init__(self, name: _Optional[str] = ..., logprobs: _Optional[bytes] = ...) -> None: ...
 
 class TopK(_message.Message):
-    __slots__ = ("k", "ids", "logprobs")
+    __slots__ = ("k", "ids", "logprobs", "positions")
     K_FIELD_NUMBER: _ClassVar[int]
     IDS_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
     k: int
     ids: bytes
     logprobs: bytes
-    def __init__(self, k: _Optional[int] = ..., ids: _Optional[bytes] = ..., logprobs: _Optional[bytes] = ...) -> None: ...
+    positions: bytes
+    def __init__(self, k: _Optional[int] = ..., ids: _Optional[bytes] = ..., logprobs: _Optional[bytes] = ..., positions: _Optional[bytes] = ...) -> None: ...
 
 class ScoreResponse(_message.Message):
     __slots__ = ("trajectory_id", "scores", "top_k", "entropy", "teacher_revision", "seconds", "error")

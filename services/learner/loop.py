@@ -4,6 +4,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,16 +15,18 @@ from calopd.data import load_problems
 from calopd.errors import TooFewTrajectories
 from calopd.losses import denominator
 from calopd.queue import Queue, connect
+from calopd.recorded import recorded_ratios
 from calopd.rundir import append_line, ensure_run_id, keep_lines_before, single_learner
 from calopd.tokens import load_tokenizer
-from calopd.types import Ticket
+from calopd.types import MethodSettings, StepFacts, Ticket, Trajectory
 from calopd.weights import prune_policies, publish_policy
 from services.learner import checkpoint, metrics
+from services.learner.accumulator import Accumulator
 from services.learner.evaluation import evaluate
 from services.learner.export import export_model, write_summary
 from services.learner.feed import Cutter, Round, rounds
-from services.learner.micro_batch import Accumulator
 from services.learner.ranks import Ranks
+from services.learner.reference import frozen_reference
 from services.learner.schedule import learning_rate
 from services.learner.status import Status, serve_status
 from services.learner.student import full_weights, load_student, shard
@@ -53,7 +56,9 @@ class Learner:
         run_id = ranks.tell(ensure_run_id(self.run_dir) if ranks.first else None)
         self.queue = Queue(connect(config.queue.url), run_id)
         self.status = Status(config.run.name, config.run.steps)
-        self._clock = time.monotonic()
+        self.recorded = recorded_ratios(config) if config.method.method.recorded else []
+        self.reference = frozen_reference(config, ranks) if config.method.method.uses_reference else None
+        self._clock, self._idle = time.monotonic(), 0.0
         if ranks.first:
             self._lock = single_learner(self.run_dir)
             self.tokenizer = load_tokenizer(config.student.path)
@@ -114,7 +119,7 @@ class Learner:
         batch, settings = step_batch(step), self.config.learner
         tickets = step_tickets(self.config, self.problems, self.queue.run, step)
         self.status.phase, self.status.progress = "waiting for trajectories", f"0/{len(tickets)}"
-        accumulator, dead, idle = self._accumulate(batch, tickets, self._shown_tickets(step))
+        accumulator, dead, idle = self._accumulate(step, tickets)
         self.status.phase = "optimizer step"
         parts = self.ranks.gather((accumulator.sums, accumulator.lengths, accumulator.used, accumulator.shown))
         sums = parts[0][0]
@@ -126,8 +131,9 @@ class Learner:
         rate = learning_rate(
             step, steps=self.config.run.steps, peak=settings.learning_rate, warmup_steps=settings.warmup_steps
         )
-        divisor = denominator(len(used), sum(lengths), self.config.method.loss_agg_mode)
-        norm = self._optimize(divisor, rate)
+        kept = (int(sums.sums.get("kept_trajectories", 0)), int(sums.sums.get("kept_tokens", 0)))
+        divisor = max(1, denominator(*kept, self.config.method.aggregation))
+        norm = self._optimize(divisor, rate) if kept[1] else 0.0
 
         self.record.step = step + 1
         self.record.issued += len(tickets)
@@ -141,7 +147,7 @@ class Learner:
                 "step": step,
                 "epoch": step * (len(tickets) // settings.samples) // len(self.problems),
                 **sums.ratios(),
-                "loss": sums.sums["loss"] / divisor,
+                "loss": sums.sums.get("loss", 0.0) / divisor,
                 "grad_norm": norm,
                 "lr": rate,
                 **_shape(lengths, sums.sums),
@@ -149,9 +155,11 @@ class Learner:
                 "tokens": sum(lengths),
                 "tickets_used": len(used),
                 "tickets_missing": dead,
+                "trajectories_kept": kept[0],
+                "tokens_kept": kept[1],
                 "seconds": seconds,
-                "seconds_rollout": sums.sums["seconds_rollout"],
-                "seconds_teacher": sums.sums["seconds_teacher"],
+                "seconds_rollout": sums.sums.get("seconds_rollout", 0.0),
+                "seconds_teacher": sums.sums.get("seconds_teacher", 0.0),
                 "seconds_learner": seconds - idle,
                 "seconds_idle": idle,
             }
@@ -197,31 +205,58 @@ class Learner:
                 f"learner.max_missing_ratio = {self.config.learner.max_missing_ratio} allows: {why}"
             )
 
-    def _accumulate(self, batch: str, tickets: list[Ticket], show_below: int) -> tuple[Accumulator, int, float]:
+    def _accumulate(self, step: int, tickets: list[Ticket]) -> tuple[Accumulator, int, float]:
         """Forward and backward over the whole batch, as it arrives; dead letters, and seconds of waiting."""
-        settings, ranks = self.config.learner, self.ranks
-        accumulator = Accumulator(self.student, self.config.method, ranks.device, ranks.size, self.record.step)
-        cutter = Cutter(len(tickets), settings.micro_batch_tokens, deterministic=self.config.run.deterministic)
+        section, ranks = self.config.method, self.ranks
+        accumulator = Accumulator(
+            self.student,
+            section,
+            self._method_settings(step),
+            ranks.device,
+            world_size=ranks.size,
+            reference=self.reference,
+        )
+        cutter = Cutter(
+            len(tickets), self.config.learner.micro_batch_tokens, deterministic=self.config.run.deterministic
+        )
+        feed = self._feed(step, tickets, cutter)
+        shown = self._shown_tickets(step)
+        plan = None
+        if section.method.plan is not None:
+            # The plan needs all of them; what it must know is found as they arrive.
+            waiting, facts = [], []
+            for trajectories in feed:
+                waiting.append(trajectories)
+                facts.append(accumulator.look(trajectories)) if trajectories else accumulator.look_at_nothing()
+            plan = section.method.plan(_merge([f for part in ranks.gather(facts) for f in part]), accumulator.settings)
+            feed = iter(waiting)
+        for trajectories in feed:
+            start = time.monotonic()
+            self.status.phase = "learning"
+            accumulator.add(trajectories, plan, shown) if trajectories else accumulator.add_nothing()
+            metrics.busy_seconds.inc(time.monotonic() - start)
+            self.status.phase = "waiting for trajectories"
+            self.status.progress = f"{len(accumulator.used)}/{len(tickets)}"
+        return accumulator, len(cutter.dead), self._idle
+
+    def _feed(self, step: int, tickets: list[Ticket], cutter: Cutter) -> Iterator[list[Trajectory]]:
+        """This rank's trajectories, round by round; [] where others have some and this rank has none."""
+        batch, ranks = step_batch(step), self.ranks
         plan = rounds(self.queue, batch, tickets, cutter, ranks.size) if ranks.first else iter(())
-        idle = 0.0
+        self._idle = 0.0
         while True:
             start = time.monotonic()
             over, round_ = ranks.tell(_next(plan) if ranks.first else None)
-            idle += time.monotonic() - start
+            self._idle += time.monotonic() - start
             if over:
-                return accumulator, len(cutter.dead), idle
-            if round_ is None:
-                continue
-            trajectories = self.queue.results(batch, round_[ranks.rank])
-            self.status.phase = "learning"
-            start = time.monotonic()
-            if trajectories:
-                accumulator.add(trajectories, show_below)
-            else:
-                accumulator.add_nothing()
-            metrics.busy_seconds.inc(time.monotonic() - start)
-            self.status.phase = "waiting for trajectories"
-            self.status.progress = f"{len(accumulator.used)}/{settings.trajectories}"
+                return
+            if round_ is not None:
+                yield self.queue.results(batch, round_[ranks.rank])
+
+    def _method_settings(self, step: int) -> MethodSettings:
+        """The method's numbers at this step, with the recorded run's ratio where it follows one."""
+        ratio = self.recorded[step] if self.recorded else 1.0
+        return replace(self.config.method.settings, recorded_ratio=ratio, seed=self.config.run.seed, step=step)
 
     def _optimize(self, divisor: int, rate: float) -> float:
         """Divide the summed gradient by the step's denominator, clip, step; the norm before clipping."""
@@ -243,6 +278,16 @@ class Learner:
     def _shown_tickets(self, step: int) -> int:
         steps = self.config.run.steps
         return self.config.learner.show_trajectories if step in (0, steps // 2, steps - 1) else 0
+
+
+def _merge(facts: list[StepFacts]) -> StepFacts:
+    """The facts of all micro-batches of all ranks, in the order of the tickets."""
+    order = sorted((index, part, i) for part, fact in enumerate(facts) for i, index in enumerate(fact.indices))
+
+    def column(name: str) -> list[Any]:
+        return [getattr(facts[part], name)[i] for _, part, i in order if getattr(facts[part], name)]
+
+    return StepFacts(*(column(name) for name in ("indices", "problem_ids", "lengths", "correct", "mean_gaps")))
 
 
 def _next(plan: Iterator[Round | None]) -> tuple[bool, Round | None]:

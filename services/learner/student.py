@@ -9,7 +9,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from calopd.logprobs import HeadScores, policy_objective
+from calopd.logprobs import ForwardKL, HeadScores, policy_objective, score_targets
 from calopd.models import load_causal_lm
 
 
@@ -26,16 +26,21 @@ class Student(nn.Module):
         ids_BL: Tensor,
         rows_T: Tensor,
         targets_T: Tensor,
-        coefficients: Callable[[slice, Tensor], Tensor],
-        top_k: int,
+        coefficients: Callable[[slice, Tensor], Tensor] | None = None,
+        forward_kl: ForwardKL | None = None,
+        top_k: int = 0,
     ) -> tuple[Tensor, HeadScores]:
         """sum_t c_t log pi(targets_t), read at `rows_T` of the flattened [B * L] hidden states.
 
-        Padding stands on the right, where causal attention never looks back from a real token: no mask is needed.
+        Without coefficients, only the scores. Padding stands on the right, where causal attention never looks back from
+        a real token: no mask is needed.
         """
-        hidden = self.lm.model(input_ids=ids_BL, use_cache=False).last_hidden_state.flatten(0, 1)
+        hidden = self.lm.model(input_ids=ids_BL, use_cache=False).last_hidden_state.flatten(0, 1)[rows_T]
+        weight = self.lm.lm_head.weight
+        if coefficients is None:
+            return hidden.new_zeros(()), score_targets(hidden, weight, targets_T, rows=self._chunk)
         return policy_objective(
-            hidden[rows_T], self.lm.lm_head.weight, targets_T, coefficients, top_k=top_k, rows=self._chunk
+            hidden, weight, targets_T, coefficients, forward_kl=forward_kl, top_k=top_k, rows=self._chunk
         )
 
 

@@ -2,8 +2,9 @@
 
 import hashlib
 import random
+from typing import Any
 
-from calopd.config import Config
+from calopd.config import Config, MethodSection
 from calopd.data import training_order
 from calopd.types import Problem, Ticket
 
@@ -27,6 +28,7 @@ def step_tickets(config: Config, problems: list[Problem], run: str, step: int) -
     tickets = []
     for index in range(learner.trajectories):
         number, sample = divmod(index, learner.samples)
+        overlap = bool(method.overlap_top_k) and measured.random() < method.overlap_share
         tickets.append(
             Ticket(
                 run=run,
@@ -37,11 +39,21 @@ def step_tickets(config: Config, problems: list[Problem], run: str, step: int) -
                 seed=seed_of(config.run.seed, batch, index),
                 policy_version=step,
                 sampling=config.rollout.sampling,
-                contexts=method.method.contexts(method.settings),
-                top_k=method.overlap_top_k if measured.random() < method.overlap_share else 0,
+                contexts=method.method.contexts(method.settings, measured=overlap),
+                **_wishes(method, overlap),
             )
         )
     return tickets
+
+
+def _wishes(method: MethodSection, overlap: bool) -> dict[str, Any]:
+    """What beside log-probabilities is asked of the teacher: no more than the method or the overlap metrics use."""
+    if not method.method.uses_forward_kl:
+        return {"top_k": method.overlap_top_k if overlap else 0}
+    # For the forward KL, the top-k of the positions where the gate is open; for the overlap, of all.
+    gate = None if overlap else method.entropy_threshold
+    top_k = max(method.forward_kl_top_k, method.overlap_top_k if overlap else 0)
+    return {"top_k": top_k, "want_entropy": True, "top_k_min_entropy": gate}
 
 
 def evaluation_tickets(config: Config, problems: list[Problem], run: str, label: str, version: int) -> list[Ticket]:

@@ -11,11 +11,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from calopd import access
 from calopd.answers import is_correct
-from calopd.calibration import Region, retained_ratio, tsd_region, zero_ratio
+from calopd.calibration import calibrated_advantage, retained_ratio, tsd_region, zero_ratio
 from calopd.config import MethodSection
+from calopd.contexts import BASE
 from calopd.errors import CalopdError
-from calopd.methods import opd_advantage
-from calopd.types import Problem, Sample, Sampling, Scores, TokenBatch
+from calopd.types import Problem, Sample, Sampling, Scores
 from services.rollout.engine import SampleRequest
 from services.rollout.worker import Worker
 
@@ -87,9 +87,9 @@ def create_app(worker: Worker, method: MethodSection, max_tokens: int) -> FastAP
             if request.answer is not None:
                 answer["correct"] = await asyncio.to_thread(is_correct, text, request.answer)
             if request.score:
-                contexts = method.method.contexts(method.settings)
-                scores = await worker.score("adhoc", problem, sample, contexts)
-                answer["calibration"] = calibration(sample, scores, method)
+                prompts = {name: worker.prompts.ids(problem, name) for name in (BASE, *method.settings.probes)}
+                scores = await worker.teacher.score("adhoc", sample.response_ids, prompts)
+                answer["calibration"] = calibration(sample, scores, method.relaxation)
         except CalopdError as error:
             raise HTTPException(422, str(error)) from None
         return answer
@@ -97,18 +97,17 @@ def create_app(worker: Worker, method: MethodSection, max_tokens: int) -> FastAP
     return app
 
 
-def calibration(sample: Sample, scores: Scores, method: MethodSection) -> dict[str, Any]:
-    """What a method makes of one response, with the rollout's log-probabilities as the student's."""
-    rows = torch.from_numpy(scores.logprobs.copy())
-    tokens = TokenBatch(torch.from_numpy(sample.logprobs), rows[0], rows[1:])
-    advantage, raw = method.method.advantage(tokens, method.settings), opd_advantage(tokens)
-    region = tsd_region(rows[0], rows[1:], method.relaxation) if len(rows) > 1 else Region(rows[0], rows[0])
+def calibration(sample: Sample, scores: Scores, relaxation: float) -> dict[str, Any]:
+    """What Cal-OPD makes of one response, with the rollout's log-probabilities as the student's."""
+    student, (teacher, *probes) = torch.from_numpy(sample.logprobs), torch.from_numpy(scores.logprobs.copy())
+    region = tsd_region(teacher, torch.stack(probes), relaxation)
+    advantage = calibrated_advantage(region, student)
     return {
         "teacher_logprobs": dict(zip(scores.names, scores.logprobs.tolist(), strict=True)),
         "lower": region.lower.tolist(),
         "upper": region.upper.tolist(),
         "advantage": advantage.tolist(),
-        "retained_ratio": retained_ratio(advantage, raw).item(),
+        "retained_ratio": retained_ratio(advantage, teacher - student).item(),
         "zero_ratio": zero_ratio(advantage).item(),
         "teacher_revision": scores.teacher_revision,
     }

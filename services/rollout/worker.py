@@ -13,7 +13,7 @@ from calopd.clients import TeacherClient
 from calopd.errors import ConfigError, InvalidRequest, PolicyError
 from calopd.queue import Claim, Queue
 from calopd.tokens import Prompts
-from calopd.types import Problem, Sample, Scores, Ticket, Trajectory
+from calopd.types import Problem, Sample, Ticket, Trajectory
 from calopd.weights import verify_policy
 from services.rollout import metrics
 from services.rollout.engine import SampleRequest, SamplingEngine, WrongPolicy
@@ -129,7 +129,16 @@ class Worker:
         sample = await self._sample(ticket, prompt_ids)
         scores = None
         if ticket.contexts:
-            scores = await self.score(ticket.id, problem, sample, ticket.contexts, ticket.top_k, ticket.want_entropy)
+            prompts = {name: self.prompts.ids(problem, name) for name in ticket.contexts}
+            with metrics.scoring.track_inprogress():
+                scores = await self.teacher.score(
+                    ticket.id,
+                    sample.response_ids,
+                    prompts,
+                    top_k=ticket.top_k,
+                    want_entropy=ticket.want_entropy,
+                    top_k_min_entropy=ticket.top_k_min_entropy,
+                )
         # A thread of its own: odd answers may take seconds, and leases and heartbeats must not wait for them.
         loop = asyncio.get_running_loop()
         correct, after_think = await loop.run_in_executor(self._judges, self._judge, sample, problem)
@@ -175,19 +184,3 @@ class Worker:
                     continue
                 await asyncio.wrap_future(self.engine.load_policy(directory, version))
                 self._policy_sha256 = found
-
-    async def score(
-        self,
-        trajectory_id: str,
-        problem: Problem,
-        sample: Sample,
-        contexts: tuple[str, ...],
-        top_k: int = 0,
-        want_entropy: bool = False,
-    ) -> Scores:
-        """The teacher's scores of a response under the named contexts."""
-        prompts = {name: self.prompts.ids(problem, name) for name in contexts}
-        with metrics.scoring.track_inprogress():
-            return await self.teacher.score(
-                trajectory_id, sample.response_ids, prompts, top_k=top_k, want_entropy=want_entropy
-            )

@@ -14,6 +14,7 @@ class SequenceToScore:
     response_ids: np.ndarray
     top_k: int = 0
     want_entropy: bool = False
+    top_k_min_entropy: float | None = None
 
     @property
     def tokens(self) -> int:
@@ -28,6 +29,8 @@ class SequenceScores:
     top_ids: np.ndarray | None = None
     top_logprobs: np.ndarray | None = None
     entropy: np.ndarray | None = None
+    top_positions: np.ndarray | None = None
+    """int32 [P]: the response tokens that the top-k is of; None = all."""
 
 
 class ScoringEngine(Protocol):

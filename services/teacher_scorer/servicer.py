@@ -116,7 +116,7 @@ class Servicer(TeacherScorerServicer):
         first = scored[0].scores
         top_k = None
         if first.top_ids is not None and first.top_logprobs is not None:
-            top_k = TopK(first.top_ids, first.top_logprobs)
+            top_k = TopK(first.top_ids, first.top_logprobs, first.top_positions)
         scores = Scores(
             names=tuple(item.name for item in request.contexts),
             logprobs=np.stack([part.scores.logprobs for part in scored]),
@@ -146,7 +146,8 @@ class Servicer(TeacherScorerServicer):
                 raise InvalidRequest(
                     f"context {item.name!r}: {len(prompt)} + {len(response)} tokens, the limit is {limits.max_tokens}"
                 )
-            wishes = (request.top_k, request.want_entropy) if number == 0 else (0, False)
+            gate = request.top_k_min_entropy if request.HasField("top_k_min_entropy") else None
+            wishes = (request.top_k, request.want_entropy, gate) if number == 0 else ()
             sequences.append(SequenceToScore(prompt, response, *wishes))
         return sequences
 

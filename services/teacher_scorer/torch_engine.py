@@ -47,15 +47,23 @@ class TorchEngine:
             for i, s in enumerate(sequences)
         ]
         out: list[SequenceScores | None] = [None] * len(sequences)
-        for wish in {(s.top_k, s.want_entropy) for s in sequences}:
-            members = [i for i, s in enumerate(sequences) if (s.top_k, s.want_entropy) == wish]
+        wishes = [(s.top_k, s.want_entropy, s.top_k_min_entropy) for s in sequences]
+        for wish in set(wishes):
+            members = [i for i, other in enumerate(wishes) if other == wish]
             for i, scores in zip(members, self._head(rows, sequences, members, *wish), strict=True):
                 out[i] = scores
         return [scores for scores in out if scores is not None]
 
     def _head(
-        self, rows: list[torch.Tensor], sequences: list[SequenceToScore], members: list[int], top_k: int, entropy: bool
+        self,
+        rows: list[torch.Tensor],
+        sequences: list[SequenceToScore],
+        members: list[int],
+        top_k: int,
+        entropy: bool,
+        min_entropy: float | None,
     ) -> list[SequenceScores]:
+        """The head over all rows of some sequences at once, and its scores cut apart again."""
         targets = np.concatenate([sequences[i].response_ids for i in members]).astype(np.int64)
         scores = score_targets(
             torch.cat([rows[i] for i in members]),
@@ -63,15 +71,36 @@ class TorchEngine:
             torch.from_numpy(targets).to(self._device),
             top_k=top_k,
             entropy=entropy,
+            top_k_min_entropy=min_entropy,
             rows=self._chunk,
         )
-        ends = np.cumsum([len(sequences[i].response_ids) for i in members])[:-1]
-
-        def split(tensor: torch.Tensor | None) -> list[np.ndarray | None]:
-            return [None] * len(members) if tensor is None else list(np.split(tensor.cpu().numpy(), ends))
-
-        columns = (scores.logprobs, scores.top_ids, scores.top_logprobs, scores.entropy)
-        return [SequenceScores(*parts) for parts in zip(*map(split, columns), strict=True)]  # type: ignore[arg-type]
+        logprobs, top_ids, top_logprobs, entropies, positions = (
+            None if tensor is None else tensor.cpu().numpy()
+            for tensor in (
+                scores.logprobs,
+                scores.top_ids,
+                scores.top_logprobs,
+                scores.entropy,
+                scores.top_positions,
+            )
+        )
+        assert logprobs is not None
+        out = []
+        end = 0
+        for i in members:
+            start, end = end, end + len(sequences[i].response_ids)
+            # Without positions, the rows of the top-k are those of the tokens.
+            low, high = (start, end) if positions is None else np.searchsorted(positions, (start, end))
+            out.append(
+                SequenceScores(
+                    logprobs[start:end],
+                    None if top_ids is None else top_ids[low:high],
+                    None if top_logprobs is None else top_logprobs[low:high],
+                    None if entropies is None else entropies[start:end],
+                    None if positions is None else positions[low:high] - start,
+                )
+            )
+        return out
 
     @torch.inference_mode()
     def reference(self, sequence: SequenceToScore) -> np.ndarray:

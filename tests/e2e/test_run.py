@@ -7,78 +7,20 @@ import socket
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
 import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from calopd.config import Config, load_config
-from calopd.preflight import ports
 from calopd.rundir import read_lines
+from tests.e2e.conftest import STEPS
+from tests.e2e.runs import check_finished, check_model, finish, settings_of, start
 from tests.services.processes import ROOT
 
 pytestmark = pytest.mark.slow
-
-
-def start(*arguments: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "calopd", "run", *arguments]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def finish(process: "subprocess.Popen[str]", code: int = 0, seconds: float = 240) -> str:
-    out, _ = process.communicate(timeout=seconds)
-    assert process.returncode == code, out
-    return out
-
-
-def read_record(config: Config) -> dict:
-    newest = max(d for d in (config.run_dir / "checkpoints").iterdir() if d.name.isdigit())
-    return json.loads((newest / "record.json").read_text())
-
-
-def check_finished(config: Config) -> dict:
-    """Every ticket was used once, every step has its line, everything that was started is gone."""
-    steps, count = config.run.steps, config.learner.trajectories
-    record = read_record(config)
-    assert record["step"] == steps
-    assert sorted(record["used"]) == [f"step-{step:06d}" for step in range(steps)]
-    assert all(Counter(used) == Counter(range(count)) for used in record["used"].values())
-    assert [line["step"] for line in read_lines(config.run_dir / "metrics.jsonl")] == list(range(steps))
-    summary = json.loads((config.run_dir / "summary.json").read_text())
-    assert summary["tickets_issued"] == summary["trajectories_used"] == steps * count
-    assert (config.run_dir / "report.html").stat().st_size > 100_000
-    for port in ports(config).values():
-        with socket.socket() as probe:
-            assert probe.connect_ex(("127.0.0.1", port)), f"something still listens at port {port}"
-    return summary
-
-
-def check_model(config: Config) -> None:
-    """The exported student loads by path and is not the one it was."""
-    model = AutoModelForCausalLM.from_pretrained(config.run_dir / "model", dtype=torch.float32)
-    AutoTokenizer.from_pretrained(config.run_dir / "model")
-    initial = AutoModelForCausalLM.from_pretrained(config.student.path, dtype=torch.float32)
-    assert not torch.equal(model.model.embed_tokens.weight, initial.model.embed_tokens.weight)
-    last = load_file(config.run_dir / "policies" / f"{config.run.steps:06d}" / "model.safetensors")
-    assert torch.equal(model.model.embed_tokens.weight, last["model.embed_tokens.weight"])
-
-
-STEPS = 8
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tiny) -> Config:
-    """A run of one rank, in the order of its tickets, that nothing happened to."""
-    file = tiny.write_config("undisturbed", steps=STEPS)
-    out = finish(start(str(file), "--set", "run.deterministic=true"))
-    assert [line.split()[1] for line in out.splitlines() if line.startswith("step ")] == [
-        f"{step}/{STEPS}" for step in range(1, STEPS + 1)
-    ]
-    return load_config(file, environ={})
 
 
 def test_a_run_leaves_what_it_promises(undisturbed):
@@ -100,7 +42,7 @@ def test_two_ranks_take_the_same_first_step_as_one(tiny, undisturbed):
     """The same tickets, seeds and policy: loss and gradient norm must agree, and so must AdamW's first update."""
     file = tiny.write_config("two-ranks", steps=STEPS)
     settings = ["learner.ranks=2", "learner.micro_batch_tokens=512", f"run.steps={STEPS}"]
-    process = start(str(file), *(part for setting in settings for part in ("--set", setting)))
+    process = start(str(file), *settings_of(settings))
     finish(process)
     config = load_config(file, settings, {})
     check_finished(config)
@@ -122,7 +64,7 @@ def test_vllm_trains(tiny):
 def test_a_teacher_equal_to_the_student_teaches_nothing(tiny):
     file = tiny.write_config("equal", steps=1)
     settings = [f'teacher.path="{tiny.student}"', "evaluation.problems=0"]
-    finish(start(str(file), *(part for setting in settings for part in ("--set", setting))))
+    finish(start(str(file), *settings_of(settings)))
     (line,) = read_lines(load_config(file, settings, {}).run_dir / "metrics.jsonl")
     assert abs(line["loss"]) < 1e-5
     assert line["grad_norm"] < 1e-5

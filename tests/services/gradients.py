@@ -17,8 +17,8 @@ from calopd.config import MethodSection
 from calopd.losses import LossAggMode, denominator
 from calopd.queue import Arrival
 from calopd.types import Sample, Sampling, Scores, Ticket, Trajectory
+from services.learner.accumulator import Accumulator
 from services.learner.feed import Cutter
-from services.learner.micro_batch import Accumulator
 from services.learner.ranks import Ranks
 from services.learner.student import Student, load_student, shard
 
@@ -54,7 +54,8 @@ def trajectories() -> list[Trajectory]:
 
 def form(student: Student, ranks: Ranks, everything: list[Trajectory], case: Case) -> dict[str, Any]:
     student.zero_grad(set_to_none=True)
-    accumulator = Accumulator(student, MethodSection(loss_agg_mode=case.mode), ranks.device, ranks.size, 0)
+    section = MethodSection(loss_agg_mode=case.mode)
+    accumulator = Accumulator(student, section, section.settings, ranks.device, world_size=ranks.size)
     cutter = Cutter(COUNT, case.budget, deterministic=case.deterministic)
     order = random.Random(case.order).sample(range(COUNT), COUNT)
     rounds = 0

@@ -19,7 +19,7 @@ def test_overlap_is_the_worked_one():
 def sums_of(advantage: list[float], raw: list[float]) -> StepSums:
     sums = StepSums()
     kept, whole = torch.tensor(advantage), torch.tensor(raw)
-    sums.add_tokens(kept, kept.clamp(-10, 10), whole, HeadScores(whole, entropy=torch.ones(len(raw))))
+    sums.add_tokens(kept, kept.clamp(-10, 10), whole, torch.ones(len(raw)))
     return sums
 
 

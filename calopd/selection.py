@@ -1,0 +1,25 @@
+"""Token selection: learn from a share of each response's tokens only (the paper's recipe is all of them)."""
+
+import random
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Selection = Literal["random", "top-gap", "bottom-gap"]
+
+
+def select_tokens(gaps: Tensor, ratio: float, how: Selection, seed: str) -> Tensor:
+    """[T] of bool: round(ratio * T) tokens of one response, at least one.
+
+    `random` draws them from the seed; `top-gap` and `bottom-gap` take those where |lT - lS| is largest or smallest.
+    """
+    count = len(gaps)
+    wanted = max(1, round(ratio * count))
+    if how == "random":
+        chosen = torch.tensor(random.Random(seed).sample(range(count), wanted))
+    else:
+        chosen = gaps.abs().topk(wanted, largest=how == "top-gap").indices.cpu()
+    mask = torch.zeros(count, dtype=torch.bool)
+    mask[chosen] = True
+    return mask.to(gaps.device)

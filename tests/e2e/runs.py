@@ -1,0 +1,63 @@
+"""`calopd run` as a user types it, and what must be true of a run that has ended."""
+
+import json
+import socket
+import subprocess
+import sys
+from collections import Counter
+
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from calopd.config import Config
+from calopd.preflight import ports
+from calopd.rundir import read_lines
+from tests.services.processes import ROOT
+
+
+def start(*arguments: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "calopd", "run", *arguments]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def finish(process: "subprocess.Popen[str]", code: int = 0, seconds: float = 240) -> str:
+    out, _ = process.communicate(timeout=seconds)
+    assert process.returncode == code, out
+    return out
+
+
+def read_record(config: Config) -> dict:
+    newest = max(d for d in (config.run_dir / "checkpoints").iterdir() if d.name.isdigit())
+    return json.loads((newest / "record.json").read_text())
+
+
+def check_finished(config: Config) -> dict:
+    """Every ticket was used once, every step has its line, everything that was started is gone."""
+    steps, count = config.run.steps, config.learner.trajectories
+    record = read_record(config)
+    assert record["step"] == steps
+    assert sorted(record["used"]) == [f"step-{step:06d}" for step in range(steps)]
+    assert all(Counter(used) == Counter(range(count)) for used in record["used"].values())
+    assert [line["step"] for line in read_lines(config.run_dir / "metrics.jsonl")] == list(range(steps))
+    summary = json.loads((config.run_dir / "summary.json").read_text())
+    assert summary["tickets_issued"] == summary["trajectories_used"] == steps * count
+    assert (config.run_dir / "report.html").stat().st_size > 100_000
+    for port in ports(config).values():
+        with socket.socket() as probe:
+            assert probe.connect_ex(("127.0.0.1", port)), f"something still listens at port {port}"
+    return summary
+
+
+def check_model(config: Config) -> None:
+    """The exported student loads by path and is not the one it was."""
+    model = AutoModelForCausalLM.from_pretrained(config.run_dir / "model", dtype=torch.float32)
+    AutoTokenizer.from_pretrained(config.run_dir / "model")
+    initial = AutoModelForCausalLM.from_pretrained(config.student.path, dtype=torch.float32)
+    assert not torch.equal(model.model.embed_tokens.weight, initial.model.embed_tokens.weight)
+    last = load_file(config.run_dir / "policies" / f"{config.run.steps:06d}" / "model.safetensors")
+    assert torch.equal(model.model.embed_tokens.weight, last["model.embed_tokens.weight"])
+
+
+def settings_of(settings: list[str]) -> list[str]:
+    return [part for setting in settings for part in ("--set", setting)]

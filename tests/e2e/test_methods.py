@@ -1,0 +1,142 @@
+"""Each method through the real services, by its name alone, with what is peculiar to it."""
+
+import json
+
+import pytest
+
+from calopd.config import Config, load_config
+from calopd.rundir import read_lines
+from tests.e2e.runs import check_finished, finish, settings_of, start
+from tests.services.processes import ROOT
+
+pytestmark = pytest.mark.slow
+DEMO = ROOT / "examples" / "demo"
+
+
+def train(tiny, name: str, *settings: str, steps: int = 2) -> tuple[Config, list[dict]]:
+    """A run with this method; its configuration and its lines."""
+    file = tiny.write_config(f"method-{name}", steps=steps)
+    wanted = [f"method.name={name}", "evaluation.problems=0", *settings]
+    finish(start(str(file), *settings_of(wanted)))
+    config = load_config(file, wanted, {})
+    check_finished(config)
+    return config, read_lines(config.run_dir / "metrics.jsonl")
+
+
+def test_exopd_extrapolates_from_the_frozen_student(tiny):
+    """At the first step the student is the reference, so that A = 1.25 A_OPD; at the second it is not."""
+    _, (first, second) = train(tiny, "exopd")
+    assert first["retained_ratio"] == pytest.approx(1.25, rel=1e-4)
+    assert abs(second["retained_ratio"] - 1.25) > 1e-4
+    assert first["clamped_share"] == 0
+
+
+def test_exopd_on_two_ranks(tiny):
+    _, (first, _) = train(tiny, "exopd", "learner.ranks=2", "run.name=exopd-ranks")
+    assert first["retained_ratio"] == pytest.approx(1.25, rel=1e-4)
+
+
+def test_eopd_adds_forward_kl_where_the_teacher_is_undecided(tiny):
+    _, lines = train(tiny, "eopd", "method.overlap_share=0.5", "method.entropy_threshold=3.0")
+    for line in lines:
+        assert 0 < line["gate_open_share"] < 1
+        assert line["forward_kl"] > 0
+        assert line["retained_ratio"] == 1.0
+        assert 0 < line["top16_mass_overlap"] < 1
+
+
+def test_uni_opd_balances_right_and_wrong(tiny):
+    """With the demo's models, whose answers are right now and then: as many right as wrong ones stay."""
+    demo = [f'student.path="{DEMO / "student"}"', f'teacher.path="{DEMO / "teacher"}"']
+    demo += [f'data.train="{DEMO / "train.jsonl"}"', f'data.heldout="{DEMO / "heldout.jsonl"}"']
+    limits = ["learner.trajectories=32", "learner.samples=8", "rollout.max_tokens=96", "rollout.max_in_flight=32"]
+    _, (line,) = train(tiny, "uni_opd", *demo, *limits, steps=1)
+    right = round(line["accuracy"] * 32)
+    assert 0 < right < 32
+    assert line["trajectories_kept"] == 2 * min(right, 32 - right)
+    assert line["tokens_kept"] < line["tokens"]
+    assert line["clamped_share"] == 0
+
+
+def test_privileged_opd_learns_from_the_solution_and_is_measured_without(tiny, undisturbed):
+    """The same rollouts as the Cal-OPD run: the overlap is with the unprivileged teacher and must be the same."""
+    _, (first, _) = train(tiny, "privileged_opd")
+    other = read_lines(undisturbed.run_dir / "metrics.jsonl")[0]
+    assert first["tokens"] == other["tokens"]
+    assert first["top16_mass_overlap"] == pytest.approx(other["top16_mass_overlap"], rel=1e-4)
+    assert first["loss"] != pytest.approx(other["loss"], rel=1e-2)
+    assert first["region_width"] is None
+
+
+def test_sol_probes_need_solutions_and_say_whose_is_missing(tiny, tmp_path):
+    config, _ = train(tiny, "cal_opd", 'method.probes=["sol"]', "run.name=sol-probes")
+    assert "deviation_sol+" in read_lines(config.run_dir / "metrics.jsonl")[0]
+    bare = tmp_path / "bare.jsonl"
+    rows = [json.loads(line) for line in tiny.train.read_text().splitlines()]
+    bare.write_text("".join(json.dumps({**row, "solution": ""}) + "\n" for row in rows))
+    file = tiny.write_config("no-solutions")
+    for setting in ("method.name=privileged_opd", 'method.probes=["sol"]'):
+        wanted = [setting, f'data.train="{bare}"']
+        out = finish(start(str(file), *settings_of(wanted)), code=78, seconds=60)
+        assert out.startswith("error: problem p0-0 has no solution, which the context 'sol"), out
+
+
+def test_advantage_sync_keeps_what_the_recorded_run_kept(tiny, undisturbed):
+    recorded = read_lines(undisturbed.run_dir / "metrics.jsonl")
+    _, lines = train(tiny, "advantage_sync", f'method.recorded_run="{undisturbed.run_dir}"')
+    for line, model in zip(lines, recorded, strict=False):
+        assert line["retained_ratio"] == pytest.approx(model["retained_ratio"], rel=1e-5)
+    assert lines[0]["zero_ratio"] == 0
+
+
+def test_token_sync_zeroes_as_many_as_the_recorded_run(tiny, undisturbed):
+    recorded = read_lines(undisturbed.run_dir / "metrics.jsonl")
+    _, lines = train(tiny, "token_sync", f'method.recorded_run="{undisturbed.run_dir}"', "learner.ranks=2")
+    for line, model in zip(lines, recorded, strict=False):
+        assert line["zero_ratio"] * line["tokens"] == pytest.approx(round(model["zero_ratio"] * line["tokens"]))
+        assert line["tokens_kept"] == line["tokens"]
+
+
+def test_a_recorded_run_that_is_too_short_is_refused_before_anything_starts(tiny, undisturbed):
+    file = tiny.write_config("too-long", steps=9)
+    wanted = ["method.name=token_sync", f'method.recorded_run="{undisturbed.run_dir}"']
+    out = finish(start(str(file), *settings_of(wanted)), code=78, seconds=60)
+    assert "step 8 is missing" in out
+
+
+def test_tsd_filter_drops_tokens_from_the_denominator(tiny):
+    _, lines = train(tiny, "tsd_filter", "method.deviation_threshold=0.3")
+    for line in lines:
+        assert 0 < line["tokens_kept"] < line["tokens"]
+        assert line["retained_ratio"] == 1.0
+
+
+@pytest.mark.parametrize("how", ["random", "top-gap"])
+def test_a_share_of_the_tokens_can_be_selected(tiny, how):
+    settings = [f"method.selection={how}", "method.selection_ratio=0.5", f"run.name=select-{how}"]
+    _, (first, _) = train(tiny, "opd", *settings, "learner.ranks=2")
+    assert first["tokens_kept"] == pytest.approx(first["tokens"] / 2, abs=16)
+
+
+TENTH = """
+from calopd.methods import cal_opd
+from calopd.methods.base import Method
+
+def advantage(tokens, settings):
+    return 0.5 * cal_opd.advantage(tokens, settings)
+
+METHOD = Method(name="half_cal", advantage=advantage, uses_probes=True)
+"""
+
+
+def test_a_tenth_method_is_one_file(tiny, tmp_path, undisturbed):
+    file = tmp_path / "half_cal.py"
+    file.write_text(TENTH)
+    try:
+        _, (first, _) = train(tiny, "half_cal", f'method.file="{file}"')
+    finally:
+        from calopd.methods import METHODS
+
+        METHODS.pop("half_cal", None)
+    other = read_lines(undisturbed.run_dir / "metrics.jsonl")[0]
+    assert first["retained_ratio"] == pytest.approx(other["retained_ratio"] / 2, rel=1e-4)
