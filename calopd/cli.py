@@ -17,6 +17,17 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run in this directory")
     run.add_argument("--overwrite", action="store_true", help="start anew where a run of this name exists")
     run.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one setting")
+    data = commands.add_parser("data", help="problems: clean them, solve them, draw negatives").add_subparsers(
+        dest="data_command", required=True
+    )
+    prepare = data.add_parser("prepare", help="a parquet, JSONL or hub data set -> one clean JSONL")
+    prepare.add_argument("source", help="file, or owner/name of a data set on the hub")
+    prepare.add_argument("-o", "--out", type=Path, required=True)
+    negatives = data.add_parser("negatives", help="the wrong answer and the unrelated solution of every problem")
+    negatives.add_argument("source", type=Path)
+    negatives.add_argument("-o", "--out", type=Path, required=True)
+    negatives.add_argument("--tokenizer", required=True, help="model directory or hub id: lengths are its tokens")
+    negatives.add_argument("--seed", type=int, default=0, help="the run's seed: the teacher sees the same negatives")
     report = commands.add_parser("report", help="write a run's report.html again")
     report.add_argument("directory", type=Path)
     return top
@@ -24,7 +35,12 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> None:
     arguments = parser().parse_args()
-    guarded(lambda: _run(arguments) if arguments.command == "run" else _report(arguments))
+    if arguments.command == "data":
+        from calopd import data_commands
+
+        guarded(lambda: getattr(data_commands, arguments.data_command)(arguments))
+        return
+    guarded(lambda: {"run": _run, "report": _report}[arguments.command](arguments))
 
 
 def _run(arguments: argparse.Namespace) -> None:

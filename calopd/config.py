@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from calopd.contexts import INTERVENTIONS, group_probes
+from calopd.contexts import INTERVENTIONS, check_intervention, group_probes
 from calopd.errors import ConfigError
 from calopd.losses import LossAggMode
 from calopd.methods import METHODS, Method, add_method
@@ -40,8 +40,8 @@ class Data(Section):
     train: Path
     heldout: Path | None = None
     max_prompt_tokens: int = Field(default=2_048, ge=1)
-    max_context_tokens: int = Field(default=4_096, ge=1)
-    """Limit of the teacher's prompts, which carry an intervention."""
+    max_context_tokens: int = Field(default=12_288, ge=1)
+    """Limit of the teacher's prompts, which carry an intervention; a longer solution in one loses its beginning."""
 
 
 class MethodSection(Section):
@@ -52,6 +52,8 @@ class MethodSection(Section):
     """The paper's lambda of Cal-OPD."""
     probes: tuple[str, ...] = ("eval",)
     """Groups (`eval` = both of its contexts) or single contexts (`inst+`); several = their union."""
+    contexts: dict[str, str] = {}
+    """Contexts of your own: name (`hint+`, `hint-`) = text with {problem}, {answer}, {solution}; they may be probes."""
     placement: Literal["after", "before"] = "after"
     """Where the intervention stands: after or before the problem."""
     loss_agg_mode: LossAggMode | Literal["method"] = "method"
@@ -85,6 +87,8 @@ class MethodSection(Section):
 
     @model_validator(mode="after")
     def _known(self) -> "MethodSection":
+        for name, text in self.contexts.items():
+            check_intervention(name, text)
         if self.file is not None:
             add_method(self.file)
         if self.name not in METHODS:
@@ -99,6 +103,11 @@ class MethodSection(Section):
         return METHODS[self.name]
 
     @property
+    def interventions(self) -> dict[str, str]:
+        """The paper's eight contexts and the user's own."""
+        return INTERVENTIONS | self.contexts
+
+    @property
     def aggregation(self) -> LossAggMode:
         return self.method.loss_agg_mode if self.loss_agg_mode == "method" else self.loss_agg_mode
 
@@ -110,9 +119,7 @@ class MethodSection(Section):
 
     @property
     def settings(self) -> MethodSettings:
-        probes: list[str] = []
-        for entry in self.probes:
-            probes += [entry] if entry in INTERVENTIONS else group_probes(entry)
+        probes = (name for entry in self.probes for name in group_probes(entry, self.interventions))
         return MethodSettings(
             relaxation=self.relaxation,
             probes=tuple(dict.fromkeys(probes)),

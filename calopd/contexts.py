@@ -2,7 +2,7 @@
 
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from calopd.errors import ConfigError
 from calopd.types import Problem
@@ -40,11 +40,27 @@ INTERVENTIONS: dict[str, str] = {
 BASE = "c0"
 
 
-def group_probes(group: str) -> tuple[str, ...]:
-    """The contexts of a group, `eval` -> (`eval+`, `eval-`)."""
-    names = tuple(name for name in INTERVENTIONS if name[:-1] == group)
+FIELDS = ("problem", "answer", "solution")
+
+
+def check_intervention(name: str, text: str) -> None:
+    """Refuse a context of the user's own that names no known field."""
+    if name == BASE or not re.fullmatch(r"[A-Za-z0-9_]+[+-]?", name):
+        raise ConfigError(f"context {name!r}: a name is letters, digits and _, then + or - for the two of a group")
+    unknown = set(re.findall(r"\{(\w+)\}", text)) - set(FIELDS)
+    if unknown:
+        raise ConfigError(
+            f"context {name!r}: unknown field {{{min(unknown)}}}; there are {{problem}}, {{answer}}, {{solution}}"
+        )
+
+
+def group_probes(group: str, interventions: Mapping[str, str] = INTERVENTIONS) -> tuple[str, ...]:
+    """The contexts of a group, `eval` -> (`eval+`, `eval-`); of a single context, itself."""
+    if group in interventions:
+        return (group,)
+    names = tuple(name for name in interventions if name[-1] in "+-" and name[:-1] == group)
     if not names:
-        groups = sorted({name[:-1] for name in INTERVENTIONS})
+        groups = sorted({name.rstrip("+-") for name in interventions})
         raise ConfigError(f"unknown probe group {group!r}; the groups are {', '.join(groups)}")
     return names
 
@@ -67,16 +83,21 @@ def wrong_answer(answer: str, problem_id: str, seed: int) -> str:
             return wrong
 
 
-def unrelated_solution(problem: Problem, others: Sequence[Problem], length: Callable[[str], int], seed: int) -> str:
-    """The solution of another problem (other text, other answer) of nearly the same tokenized length (10 %)."""
+def unrelated_solution(
+    problem: Problem, others: Sequence[Problem], length: Callable[[str], int], seed: int
+) -> tuple[str, bool]:
+    """The solution of another problem (other text, other answer) of nearly the same tokenized length.
+
+    Drawn among those that differ by less than 10 %; where there is none, the nearest, and False says so.
+    """
     candidates = [p for p in others if p.solution and p.problem != problem.problem and p.answer != problem.answer]
     if not candidates:
         raise ConfigError(f"problem {problem.id}: no other problem with a solution to draw an unrelated one from")
     wanted = length(problem.solution)
     near = [p for p in candidates if abs(length(p.solution) - wanted) < 0.1 * wanted]
     if not near:
-        return min(candidates, key=lambda p: (abs(length(p.solution) - wanted), p.id)).solution
-    return random.Random(f"unrelated-solution/{seed}/{problem.id}").choice(near).solution
+        return min(candidates, key=lambda p: (abs(length(p.solution) - wanted), p.id)).solution, False
+    return random.Random(f"unrelated-solution/{seed}/{problem.id}").choice(near).solution, True
 
 
 def user_turn(problem: Problem, intervention: str = "", *, before: bool = False) -> str:

@@ -6,7 +6,6 @@ from pathlib import Path
 import psutil
 
 from calopd.config import Config
-from calopd.contexts import INTERVENTIONS
 from calopd.data import load_all
 from calopd.errors import ConfigError
 from calopd.recorded import recorded_ratios
@@ -66,7 +65,7 @@ def _check_model(key: str, path: str) -> None:
 def _check_solutions(config: Config, problems: list[Problem]) -> None:
     """Contexts that show a solution need one of every problem."""
     contexts = config.method.method.contexts(config.method.settings)
-    needing = [name for name in contexts if "{solution}" in INTERVENTIONS.get(name, "")]
+    needing = [name for name in contexts if "{solution}" in config.method.interventions.get(name, "")]
     lacking = next((problem.id for problem in problems if not problem.solution), None)
     if needing and lacking is not None:
         raise ConfigError(f"problem {lacking} has no solution, which the context {needing[0]!r} needs")

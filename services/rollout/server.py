@@ -87,6 +87,7 @@ async def serve(config: Config) -> None:
         seed=config.run.seed,
         max_prompt_tokens=config.data.max_prompt_tokens,
         max_context_tokens=config.data.max_context_tokens,
+        interventions=config.method.interventions,
         before=config.method.placement == "before",
     )
     worker = Worker(

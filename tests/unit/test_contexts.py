@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from transformers import GenerationConfig
 
-from calopd.contexts import BASE, INTERVENTIONS, group_probes, messages, unrelated_solution, wrong_answer
+from calopd.contexts import (
+    BASE,
+    INTERVENTIONS,
+    check_intervention,
+    group_probes,
+    messages,
+    unrelated_solution,
+    wrong_answer,
+)
 from calopd.errors import ConfigError, VocabularyMismatch
 from calopd.tokens import Prompts, check_same_vocabulary, stop_ids, vocabulary
 from calopd.types import Problem
@@ -37,8 +45,8 @@ def test_unrelated_solution_is_of_another_problem_and_answer_and_of_its_length()
         Problem("far", "q3", "9", "z" * 300),
     ]
     problem = Problem("p", "q0", "3", "w" * 100)
-    assert {unrelated_solution(problem, others, len, seed) for seed in range(20)} == {"y" * 105}
-    assert unrelated_solution(problem, [others[0], others[3]], len, 0) == "z" * 300
+    assert {unrelated_solution(problem, others, len, seed) for seed in range(20)} == {("y" * 105, True)}
+    assert unrelated_solution(problem, [others[0], others[3]], len, 0) == ("z" * 300, False)
     with pytest.raises(ConfigError, match="no other problem"):
         unrelated_solution(problem, others[:2], len, 0)
 
@@ -59,11 +67,40 @@ def test_groups_are_pairs():
         group_probes("evil")
 
 
-def prompts(template_suffix: str = "", limit: int = 2_000) -> Prompts:
+def prompts(template_suffix: str = "", limit: int = 2_000, context_limit: int = 2_000, **more) -> Prompts:
     tokenizer = make_tokenizer()
     tokenizer.chat_template += template_suffix
     others = [PROBLEM, Problem("b", "How much is 2+2?", "4", "2+2=4")]
-    return Prompts(tokenizer, others, seed=0, max_prompt_tokens=limit, max_context_tokens=2_000)
+    return Prompts(tokenizer, others, seed=0, max_prompt_tokens=limit, max_context_tokens=context_limit, **more)
+
+
+def test_a_long_solution_loses_its_beginning_and_nothing_else():
+    long = Problem("l", "How much?", "3", " ".join(str(n) for n in range(400)) + " so 3")
+    made = prompts(context_limit=300)
+    ids = made.ids(long, "sol+")
+    text = made.tokenizer.decode(ids.tolist())
+    assert 280 < len(ids) <= 300
+    assert "398 399 so 3. Use it while" in text
+    assert " 5 6 7 " not in text
+    assert "How much?" in text
+    assert text.endswith("<|im_start|>assistant\n")
+    with pytest.raises(ConfigError, match=r"problem l under sol\+ .* data.max_context_tokens"):
+        prompts(context_limit=60).ids(long, "sol+")
+
+
+def test_contexts_of_ones_own_have_fields_and_groups():
+    mine = {"hint+": "Known: {answer} for {problem}", "hint-": "Known: {answer}", "calm": "Stay calm."}
+    made = prompts(interventions=INTERVENTIONS | mine)
+    assert made.intervention(PROBLEM, "hint+") == "Known: 3 for How much is 1+2?"
+    assert made.intervention(PROBLEM, "hint-") == f"Known: {wrong_answer('3', 'a', 0)}"
+    assert group_probes("hint", mine) == ("hint+", "hint-")
+    assert group_probes("calm", mine) == ("calm",)
+    for name, text in mine.items():
+        check_intervention(name, text)
+    with pytest.raises(ConfigError, match=r"unknown field \{anwser\}"):
+        check_intervention("hint+", "{anwser}")
+    with pytest.raises(ConfigError, match="a name is letters"):
+        check_intervention("c0", "x")
 
 
 def test_every_context_becomes_a_prompt_that_ends_with_the_assistant_marker():
