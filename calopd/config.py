@@ -207,6 +207,10 @@ class Learner(Section):
     """Tokens, padding included, in one forward and backward pass of a rank."""
     chunk: int = Field(default=1_024, ge=1)
     """Rows in one projection by the LM head."""
+    lora_rank: int = Field(default=0, ge=0)
+    """0 = all parameters are trained; the paper's ExOPD has 64. Policies and the exported model are merged."""
+    lora_alpha: float = Field(default=128, gt=0)
+    lora_targets: tuple[str, ...] | Literal["all-linear"] = "all-linear"
     recompute_activations: bool = True
     compute_dtype: Dtype = "float32"
     """Parameters and optimizer are float32; this is what the passes compute in."""
@@ -310,7 +314,7 @@ def load_config(path: Path, overrides: Iterable[str] = (), environ: Mapping[str,
 
 FIXED_IN_A_RUN = (
     "run.name", "run.dir", "run.seed", "data.", "student.", "teacher.path", "method.", "rollout.temperature",
-    "rollout.top_p", "rollout.max_tokens", "learner.trajectories", "learner.samples",
+    "rollout.top_p", "rollout.max_tokens", "learner.trajectories", "learner.samples", "learner.lora_",
 )  # fmt: skip
 """What the steps of one run must agree on; the rest (ports, replicas, ranks, steps) may change when it is resumed."""
 

@@ -128,7 +128,8 @@ class _PolicyGradient(torch.autograd.Function):
         top_ids = torch.empty(count, top_k, dtype=torch.long, device=device)
         top_logprobs = torch.empty(count, top_k, device=device)
         grad_hidden = torch.empty_like(hidden_TH)
-        grad_weight = torch.zeros(weight_VH.shape, device=device)
+        learns_head = ctx.needs_input_grad[1]
+        grad_weight = torch.zeros(weight_VH.shape if learns_head else (0, weight_VH.shape[1]), device=device)
         objective = torch.zeros((), dtype=torch.float64, device=device)
         kl = torch.zeros(count, device=device)
         project = _Projection(weight_VH, min(rows, count))
@@ -159,6 +160,8 @@ class _PolicyGradient(torch.autograd.Function):
                 gradient.scatter_add_(1, ids, -weight[:, None] * q)
             gradient = gradient.to(hidden_TH.dtype)
             torch.mm(gradient, weight_VH, out=grad_hidden[part])
+            if not learns_head:
+                continue
             if gradient.dtype == grad_weight.dtype:
                 grad_weight.addmm_(gradient.T, hidden_TH[part])
             else:
@@ -171,7 +174,8 @@ class _PolicyGradient(torch.autograd.Function):
     def backward(ctx: Any, grad_objective: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         grad_hidden, grad_weight = ctx.saved_tensors
         scale = grad_objective
-        return grad_hidden * scale.to(grad_hidden), grad_weight * scale.to(grad_weight), None, None, None, None, None
+        head = grad_weight * scale.to(grad_weight) if ctx.needs_input_grad[1] else None
+        return grad_hidden * scale.to(grad_hidden), head, None, None, None, None, None
 
 
 def policy_objective(

@@ -42,12 +42,10 @@ class Learner:
         torch.manual_seed(config.run.seed)
         settings = config.learner
         self.problems = load_problems(config.data.train)
-        self.student = load_student(
-            config.student.path, chunk=settings.chunk, recompute_activations=settings.recompute_activations
-        )
+        self.student = load_student(config.student.path, settings)
         shard(self.student, ranks.mesh, settings.compute_dtype)
         self.optimizer = torch.optim.AdamW(
-            self.student.parameters(),
+            [parameter for parameter in self.student.parameters() if parameter.requires_grad],
             lr=settings.learning_rate,
             betas=settings.betas,
             weight_decay=settings.weight_decay,
@@ -57,7 +55,7 @@ class Learner:
         self.queue = Queue(connect(config.queue.url), run_id)
         self.status = Status(config.run.name, config.run.steps)
         self.recorded = recorded_ratios(config) if config.method.method.recorded else []
-        self.reference = frozen_reference(config, ranks) if config.method.method.uses_reference else None
+        self.reference = frozen_reference(config, ranks, self.student) if config.method.method.uses_reference else None
         self._clock, self._idle = time.monotonic(), 0.0
         if ranks.first:
             self._lock = single_learner(self.run_dir)

@@ -4,14 +4,24 @@ import torch
 
 from calopd.config import Config
 from services.learner.accumulator import Scorer
+from services.learner.lora import adapters_off
 from services.learner.micro_batch import MicroBatch
 from services.learner.ranks import Ranks
-from services.learner.student import load_student, shard
+from services.learner.student import Student, load_student, shard
 
 
-def frozen_reference(config: Config, ranks: Ranks) -> Scorer:
-    """A copy of the initial student, sharded like it and never trained."""
-    copy = load_student(config.student.path, chunk=config.learner.chunk, recompute_activations=False)
+def frozen_reference(config: Config, ranks: Ranks, student: Student) -> Scorer:
+    """The student with its adapters off, or else a copy of the initial one, sharded like it and never trained."""
+    if student.lora_scale is not None:
+
+        def without_adapters(batch: MicroBatch) -> torch.Tensor:
+            with torch.no_grad(), adapters_off(student):
+                logprobs: torch.Tensor = student(batch.ids_BL, batch.rows_T, batch.targets_T)[1].logprobs
+            return logprobs
+
+        return without_adapters
+
+    copy = load_student(config.student.path, config.learner)
     copy.requires_grad_(False).eval()
     shard(copy, ranks.mesh, config.learner.compute_dtype)
 

@@ -9,16 +9,20 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+from calopd.config import Learner
 from calopd.logprobs import ForwardKL, HeadScores, policy_objective, score_targets
 from calopd.models import load_causal_lm
+from services.learner.lora import add_adapters, merged
 
 
 class Student(nn.Module):
     """A causal language model whose forward pass is the objective of a micro-batch."""
 
-    def __init__(self, lm: nn.Module, chunk: int) -> None:
+    def __init__(self, lm: nn.Module, chunk: int, lora_scale: float | None = None) -> None:
         super().__init__()
         self.lm: Any = lm
+        self.lora_scale = lora_scale
+        """alpha / rank of its adapters, None for a student that is trained whole."""
         self._chunk = chunk
 
     def forward(
@@ -44,13 +48,17 @@ class Student(nn.Module):
         )
 
 
-def load_student(path: str, *, chunk: int, recompute_activations: bool) -> Student:
-    """The initial student, float32."""
+def load_student(path: str, settings: Learner) -> Student:
+    """The initial student, float32, with adapters where the settings ask for them."""
     lm = load_causal_lm("student.path", path, "float32")
-    if recompute_activations:
+    lora_scale = None
+    if settings.lora_rank:
+        add_adapters(lm, settings)
+        lora_scale = settings.lora_alpha / settings.lora_rank
+    if settings.recompute_activations:
         lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     lm.train()
-    return Student(lm, chunk)
+    return Student(lm, settings.chunk, lora_scale)
 
 
 def shard(student: Student, mesh: DeviceMesh, compute_dtype: str) -> None:
@@ -68,6 +76,8 @@ def full_weights(student: Student) -> dict[str, Tensor]:
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     state: dict[str, Any] = get_model_state_dict(student, options=options)
     weights = {name.removeprefix("lm."): tensor for name, tensor in state.items()}
+    if student.lora_scale is not None:
+        weights = merged(weights, student.lora_scale)
     if student.lm.config.tie_word_embeddings:
         weights.pop("lm_head.weight", None)
     return weights

@@ -3,6 +3,8 @@
 import json
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from calopd.config import Config, load_config
 from calopd.rundir import read_lines
@@ -34,6 +36,19 @@ def test_exopd_extrapolates_from_the_frozen_student(tiny):
 def test_exopd_on_two_ranks(tiny):
     _, (first, _) = train(tiny, "exopd", "learner.ranks=2", "run.name=exopd-ranks")
     assert first["retained_ratio"] == pytest.approx(1.25, rel=1e-4)
+
+
+def test_exopd_with_lora_switches_the_adapter_off_and_publishes_it_merged(tiny):
+    """The reference is the initial student still at the second step, and vLLM's place is taken by the merged policy."""
+    lora = ["learner.lora_rank=4", "learner.lora_alpha=8", "learner.learning_rate=1e-2", "learner.ranks=2"]
+    config, (first, second) = train(tiny, "exopd", "run.name=exopd-lora", *lora)
+    assert first["retained_ratio"] == pytest.approx(1.25, rel=1e-4)
+    assert abs(second["retained_ratio"] - 1.25) > 1e-4
+    assert second["logprob_mismatch"] < 1e-4, "the sampler has another student than the learner"
+    initial, final = (load_file(path / "model.safetensors") for path in (tiny.student, config.run_dir / "model"))
+    changed = {name for name in final if not torch.equal(initial[name], final[name])}
+    assert final.keys() == initial.keys()
+    assert changed == {name for name in final if name.endswith("_proj.weight")}
 
 
 def test_eopd_adds_forward_kl_where_the_teacher_is_undecided(tiny):

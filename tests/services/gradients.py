@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from calopd.config import MethodSection
+from calopd.config import Learner, MethodSection
 from calopd.losses import LossAggMode, denominator
 from calopd.queue import Arrival
 from calopd.types import Sample, Sampling, Scores, Ticket, Trajectory
@@ -81,7 +81,7 @@ def form(student: Student, ranks: Ranks, everything: list[Trajectory], case: Cas
 def main(model: str, out: str, cases: str) -> None:
     ranks = Ranks("cpu")
     # Recomputed activations on one rank and kept ones on several must come to the same.
-    student = load_student(model, chunk=64, recompute_activations=ranks.size == 1)
+    student = load_student(model, Learner(chunk=64, recompute_activations=ranks.size == 1))
     shard(student, ranks.mesh, "float32")
     everything = trajectories()
     formed = {case.name: form(student, ranks, everything, case) for case in (Case(*c) for c in json.loads(cases))}

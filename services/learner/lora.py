@@ -1,0 +1,55 @@
+"""LoRA students: adapters put into the model, switched off for the reference, merged for the sampler."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+from calopd.config import Learner
+from calopd.errors import ConfigError
+
+ADAPTER = "default"
+
+
+def add_adapters(lm: nn.Module, settings: Learner) -> None:
+    """Freeze the model and put trainable adapters into its linear layers."""
+    from peft import LoraConfig, inject_adapter_in_model
+
+    targets = settings.lora_targets if settings.lora_targets == "all-linear" else list(settings.lora_targets)
+    config = LoraConfig(r=settings.lora_rank, lora_alpha=settings.lora_alpha, target_modules=targets, lora_dropout=0.0)
+    try:
+        inject_adapter_in_model(config, lm, adapter_name=ADAPTER)
+    except ValueError as error:
+        raise ConfigError(f"learner.lora_targets = {settings.lora_targets}: {str(error).splitlines()[0]}") from None
+    for name, parameter in lm.named_parameters():
+        parameter.requires_grad_("lora_" in name)
+
+
+@contextmanager
+def adapters_off(model: nn.Module) -> Iterator[None]:
+    """The model as it was before training. Only a flag moves: which parameters are trained is FSDP's business too."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    layers = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
+    for layer in layers:
+        layer._disable_adapters = True
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer._disable_adapters = False
+
+
+def merged(weights: Mapping[str, Tensor], scale: float) -> dict[str, Tensor]:
+    """W + scale * B A under the plain names of the model, from a state dict with adapters."""
+    out: dict[str, Any] = {}
+    for name, tensor in weights.items():
+        if "lora_" in name:
+            continue
+        if ".base_layer." in name and name.endswith(".weight"):
+            layer = name.removesuffix(".base_layer.weight")
+            down, up = (weights[f"{layer}.lora_{side}.{ADAPTER}.weight"] for side in "AB")
+            tensor = tensor + scale * (up @ down)
+        out[name.replace(".base_layer.", ".")] = tensor
+    return out
