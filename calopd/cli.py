@@ -1,6 +1,7 @@
 """The `calopd` command. Arguments are parsed before anything heavy is imported, so that --help is instant."""
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -23,6 +24,7 @@ def parser() -> argparse.ArgumentParser:
     prepare = data.add_parser("prepare", help="a parquet, JSONL or hub data set -> one clean JSONL")
     prepare.add_argument("source", help="file, or owner/name of a data set on the hub")
     prepare.add_argument("-o", "--out", type=Path, required=True)
+    data.add_parser("solve", add_help=False, help="one solution a problem from a strong model; the right ones are kept")
     negatives = data.add_parser("negatives", help="the wrong answer and the unrelated solution of every problem")
     negatives.add_argument("source", type=Path)
     negatives.add_argument("-o", "--out", type=Path, required=True)
@@ -34,6 +36,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
+    if sys.argv[1:3] == ["data", "solve"]:
+        # A service's engine does it, and the library knows no service: its own module takes over.
+        os.execv(sys.executable, [sys.executable, "-m", "services.rollout.solve", *sys.argv[3:]])
     arguments = parser().parse_args()
     if arguments.command == "data":
         from calopd import data_commands

@@ -6,13 +6,17 @@ from pathlib import Path
 import psutil
 
 from calopd.config import Config
+from calopd.contexts import BASE
 from calopd.data import load_all
 from calopd.errors import ConfigError
 from calopd.recorded import recorded_ratios
+from calopd.tokens import Prompts, load_tokenizer
 from calopd.types import Problem
 
 PROCESS_GIB = 0.8
 """What a service takes beside its model: interpreter, torch, buffers."""
+LONGEST = 64
+"""Problems whose prompts are tried out; the others are checked when their turn comes."""
 
 
 def check(config: Config) -> None:
@@ -22,6 +26,7 @@ def check(config: Config) -> None:
         _check_model("teacher.path", config.teacher.path)
     training, held = load_all(config.data.train, config.data.heldout)
     _check_solutions(config, training)
+    _check_prompts(config, training)
     if len(held) < config.evaluation.problems:
         raise ConfigError(
             f"evaluation.problems is {config.evaluation.problems}, but {config.data.heldout} holds {len(held)}"
@@ -69,6 +74,23 @@ def _check_solutions(config: Config, problems: list[Problem]) -> None:
     lacking = next((problem.id for problem in problems if not problem.solution), None)
     if needing and lacking is not None:
         raise ConfigError(f"problem {lacking} has no solution, which the context {needing[0]!r} needs")
+
+
+def _check_prompts(config: Config, problems: list[Problem]) -> None:
+    """The longest problems under every context: one that does not fit is told before anything starts."""
+    prompts = Prompts(
+        load_tokenizer(config.student.path),
+        problems,
+        seed=config.run.seed,
+        max_prompt_tokens=config.data.max_prompt_tokens,
+        max_context_tokens=config.data.max_context_tokens,
+        interventions=config.method.interventions,
+        before=config.method.placement == "before",
+    )
+    longest = sorted(problems, key=lambda problem: len(problem.problem), reverse=True)[:LONGEST]
+    for problem in longest:
+        for context in dict.fromkeys((BASE, *config.method.method.contexts(config.method.settings))):
+            prompts.ids(problem, context)
 
 
 def _check_port(key: str, port: int) -> None:

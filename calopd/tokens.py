@@ -83,6 +83,7 @@ class Prompts:
         max_context_tokens: int,
         interventions: Mapping[str, str] = INTERVENTIONS,
         before: bool = False,
+        template_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.problems = {problem.id: problem for problem in problems}
@@ -92,6 +93,7 @@ class Prompts:
         self._interventions = dict(interventions)
         self._before = before
         self._lengths: dict[str, int] = {}
+        self._options = dict(template_options or {})
 
     def _length(self, text: str) -> int:
         if text not in self._lengths:
@@ -144,7 +146,7 @@ class Prompts:
 
     def _render(self, problem: Problem, context: str, cut: int) -> np.ndarray:
         turns = messages(problem, self.intervention(problem, context, cut), before=self._before)
-        text = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        text = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, **self._options)
         if text.rstrip().endswith("<think>"):
             text = text.rstrip()[: -len("<think>")]
         return np.asarray(self.tokenizer.encode(text, add_special_tokens=False), dtype=np.int32)

@@ -39,8 +39,9 @@ def test_exopd_on_two_ranks(tiny):
 
 
 def test_exopd_with_lora_switches_the_adapter_off_and_publishes_it_merged(tiny):
-    """The reference is the initial student still at the second step, and vLLM's place is taken by the merged policy."""
+    """The reference is the initial student still at the second step, and vLLM samples from the merged policy."""
     lora = ["learner.lora_rank=4", "learner.lora_alpha=8", "learner.learning_rate=1e-2", "learner.ranks=2"]
+    lora += ["rollout.engine=vllm"]
     config, (first, second) = train(tiny, "exopd", "run.name=exopd-lora", *lora)
     assert first["retained_ratio"] == pytest.approx(1.25, rel=1e-4)
     assert abs(second["retained_ratio"] - 1.25) > 1e-4

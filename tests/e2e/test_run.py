@@ -124,16 +124,23 @@ def test_killed_services_come_back_and_a_stopped_run_is_taken_up(tiny, undisturb
     assert (update(config) - expected).norm() / expected.norm() < 0.05
 
 
-def test_a_step_that_lacks_too_much_stops_the_run_with_the_reason(tiny, tmp_path):
-    """Two thirds of the problems are longer than the limit."""
+def test_a_prompt_that_is_too_long_is_told_before_anything_starts(tiny, tmp_path):
     problems = tmp_path / "long.jsonl"
-    rows = [{"id": f"l{i}", "problem": "long " * (400 if i % 3 else 1), "answer": "1"} for i in range(24)]
+    rows = [{"id": f"l{i}", "problem": "long " * (400 if i == 7 else 1), "answer": "1"} for i in range(24)]
     problems.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    file = tiny.write_config("too-long-a-prompt")
+    line = one_line(finish(start(str(file), "--set", f'data.train="{problems}"'), code=78, seconds=60))
+    assert "problem l7 under c0 has a prompt of" in line
+    assert "more than the 256 of data.max_prompt_tokens" in line
+
+
+def test_a_step_that_lacks_too_much_stops_the_run_with_the_reason(tiny):
+    """The teacher takes less than the prompts and responses have."""
     file = tiny.write_config("lacking")
-    settings = ["--set", f'data.train="{problems}"', "--set", "evaluation.problems=0"]
-    last = finish(start(str(file), *settings), code=78).strip().splitlines()[-1]
+    settings = ["teacher.max_tokens=200", "evaluation.problems=0", "rollout.max_tokens=48"]
+    last = finish(start(str(file), *settings_of(settings)), code=78).strip().splitlines()[-1]
     assert "step 0 lacks" in last
-    assert "more than the 256 of data.max_prompt_tokens" in last
+    assert "tokens, the limit is 200" in last
 
 
 def test_a_killed_learner_and_launcher_are_taken_up(tiny):

@@ -122,6 +122,21 @@ def test_top_k_and_entropy_are_those_of_the_first_context(teacher, model):
         assert np.abs(scores.entropy - -(full.exp() * full).sum(1).numpy()).max() < 1e-4
 
 
+def test_a_gate_brings_the_top_k_only_of_undecided_positions(teacher, model):
+    requests = ragged(5, 8)
+    fulls = [plain(model, contexts["c0"], response) for contexts, response in requests]
+    entropies = [-(full.exp() * full).sum(1).numpy() for full in fulls]
+    gate = float(np.median(np.concatenate(entropies))) + 1e-3
+    wishes = {"top_k": 4, "want_entropy": True, "top_k_min_entropy": gate}
+    for scores, full, entropy in zip(score_all(teacher, requests, **wishes), fulls, entropies, strict=True):
+        (opened,) = np.nonzero(entropy > gate)
+        positions = scores.top_k.positions if scores.top_k.positions is not None else np.arange(len(entropy))
+        assert np.array_equal(positions, opened)
+        assert np.array_equal(scores.top_k.ids, full[opened].topk(4).indices.numpy())
+        assert len(scores.entropy) == len(entropy)
+    assert sum((entropy > gate).any() and (entropy < gate).any() for entropy in entropies) > 1
+
+
 def test_the_stream_answers_each_request_and_survives_a_bad_one(teacher):
     requests = [wire.score_request(str(i), ids, contexts, 0, False) for i, (contexts, ids) in enumerate(ragged(2, 10))]
     requests[4].response_ids = b""

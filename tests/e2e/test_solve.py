@@ -1,0 +1,43 @@
+"""`calopd data solve`: right solutions are kept, and what was attempted is not attempted again."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from calopd.answers import is_correct
+from calopd.data import load_problems
+from tests.services.processes import ROOT
+
+pytestmark = pytest.mark.slow
+DEMO = ROOT / "examples" / "demo"
+
+
+def run(*words: str) -> str:
+    command = [sys.executable, "-m", "calopd", "data", "solve", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_right_solutions_are_kept_and_attempts_survive(tmp_path):
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    rows = [json.loads(line) for line in (DEMO / "heldout.jsonl").read_text().splitlines()[:24]]
+    source.write_text("".join(json.dumps({k: row[k] for k in ("id", "problem", "answer")}) + "\n" for row in rows))
+    early = [{"id": rows[0]["id"], "correct": True, "solution": "kept from before"}]
+    early += [{"id": rows[1]["id"], "correct": False, "solution": "wrong before"}]
+    attempts = tmp_path / "out.jsonl.attempts"
+    attempts.write_text("".join(json.dumps(row) + "\n" for row in early))
+    settings = ["--model", str(DEMO / "teacher"), "--engine", "torch", "--max-tokens", "96", "--in-flight", "8"]
+    said = run(str(source), "-o", str(out), *settings)
+    solved = load_problems(out)
+    assert f"{len(solved)} of 24 problems have a right solution" in said
+    assert solved[0].solution == "kept from before"
+    assert rows[1]["id"] not in {problem.id for problem in solved}
+    assert len(solved) >= 18
+    assert all(is_correct(problem.solution, problem.answer) for problem in solved[1:])
+    assert len(attempts.read_text().splitlines()) == 24
+    before = out.read_bytes()
+    run(str(source), "-o", str(out), *settings)
+    assert out.read_bytes() == before
