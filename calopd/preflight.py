@@ -78,15 +78,7 @@ def _check_solutions(config: Config, problems: list[Problem]) -> None:
 
 def _check_prompts(config: Config, problems: list[Problem]) -> None:
     """The longest problems under every context: one that does not fit is told before anything starts."""
-    prompts = Prompts(
-        load_tokenizer(config.student.path),
-        problems,
-        seed=config.run.seed,
-        max_prompt_tokens=config.data.max_prompt_tokens,
-        max_context_tokens=config.data.max_context_tokens,
-        interventions=config.method.interventions,
-        before=config.method.placement == "before",
-    )
+    prompts = Prompts.configured(config, load_tokenizer(config.student.path), problems)
     longest = sorted(problems, key=lambda problem: len(problem.problem), reverse=True)[:LONGEST]
     for problem in longest:
         for context in dict.fromkeys((BASE, *config.method.method.contexts(config.method.settings))):

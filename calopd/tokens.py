@@ -5,13 +5,16 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from calopd.contexts import BASE, INTERVENTIONS, messages, unrelated_solution, wrong_answer
 from calopd.errors import ConfigError, InvalidRequest, VocabularyMismatch
 from calopd.types import Problem
+
+if TYPE_CHECKING:
+    from calopd.config import Config
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +97,19 @@ class Prompts:
         self._before = before
         self._lengths: dict[str, int] = {}
         self._options = dict(template_options or {})
+
+    @classmethod
+    def configured(cls, config: "Config", tokenizer: Any, problems: Sequence[Problem]) -> "Prompts":
+        """The prompts of a run."""
+        return cls(
+            tokenizer,
+            problems,
+            seed=config.run.seed,
+            max_prompt_tokens=config.data.max_prompt_tokens,
+            max_context_tokens=config.data.max_context_tokens,
+            interventions=config.method.interventions,
+            before=config.method.placement == "before",
+        )
 
     def _length(self, text: str) -> int:
         if text not in self._lengths:

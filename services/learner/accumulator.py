@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from calopd.calibration import tsd_region
-from calopd.config import MethodSection
 from calopd.contexts import BASE
 from calopd.logprobs import HeadScores
 from calopd.losses import clamp_advantage, token_weights
 from calopd.methods import opd_advantage
 from calopd.metrics import StepSums, top_k_overlap
+from calopd.sections import MethodSection
 from calopd.selection import select_tokens
 from calopd.types import MethodSettings, Plan, StepFacts, TokenBatch, Trajectory
 from services.learner.micro_batch import MicroBatch, forward_kl

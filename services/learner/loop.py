@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 
 from calopd.config import Config
@@ -18,7 +17,7 @@ from calopd.queue import Queue, connect
 from calopd.recorded import recorded_ratios
 from calopd.rundir import append_line, ensure_run_id, keep_lines_before, single_learner
 from calopd.tokens import load_tokenizer
-from calopd.types import MethodSettings, StepFacts, Ticket, Trajectory
+from calopd.types import MethodSettings, Ticket, Trajectory
 from calopd.weights import prune_policies, publish_policy
 from services.learner import checkpoint, metrics
 from services.learner.accumulator import Accumulator
@@ -29,6 +28,7 @@ from services.learner.ranks import Ranks
 from services.learner.reference import frozen_reference
 from services.learner.schedule import learning_rate
 from services.learner.status import Status, serve_status
+from services.learner.step_facts import merge_facts, rollout_shape
 from services.learner.student import full_weights, load_student, shard
 from services.learner.tickets import step_batch, step_tickets
 
@@ -148,7 +148,7 @@ class Learner:
                 "loss": sums.sums.get("loss", 0.0) / divisor,
                 "grad_norm": norm,
                 "lr": rate,
-                **_shape(lengths, sums.sums),
+                **rollout_shape(lengths, sums.sums),
                 "policy_version": step + 1,
                 "tokens": sum(lengths),
                 "tickets_used": len(used),
@@ -226,7 +226,9 @@ class Learner:
             for trajectories in feed:
                 waiting.append(trajectories)
                 facts.append(accumulator.look(trajectories)) if trajectories else accumulator.look_at_nothing()
-            plan = section.method.plan(_merge([f for part in ranks.gather(facts) for f in part]), accumulator.settings)
+            plan = section.method.plan(
+                merge_facts([f for part in ranks.gather(facts) for f in part]), accumulator.settings
+            )
             feed = iter(waiting)
         for trajectories in feed:
             start = time.monotonic()
@@ -278,32 +280,8 @@ class Learner:
         return self.config.learner.show_trajectories if step in (0, steps // 2, steps - 1) else 0
 
 
-def _merge(facts: list[StepFacts]) -> StepFacts:
-    """The facts of all micro-batches of all ranks, in the order of the tickets."""
-    order = sorted((index, part, i) for part, fact in enumerate(facts) for i, index in enumerate(fact.indices))
-
-    def column(name: str) -> list[Any]:
-        return [getattr(facts[part], name)[i] for _, part, i in order if getattr(facts[part], name)]
-
-    return StepFacts(*(column(name) for name in ("indices", "problem_ids", "lengths", "correct", "mean_gaps")))
-
-
 def _next(plan: Iterator[Round | None]) -> tuple[bool, Round | None]:
     """Whether the batch is over, and the next round where there is one already."""
     for round_ in plan:
         return False, round_
     return True, None
-
-
-def _shape(lengths: list[int], sums: dict[str, float]) -> dict[str, Any]:
-    """What the step's responses were like."""
-    count = max(1.0, sums.get("trajectories", 0.0))
-    return {
-        "response_length_mean": float(np.mean(lengths)) if lengths else 0.0,
-        "response_length_p50": float(np.percentile(lengths, 50)) if lengths else 0.0,
-        "response_length_p95": float(np.percentile(lengths, 95)) if lengths else 0.0,
-        "accuracy": sums.get("correct", 0.0) / count,
-        "answered_after_think_share": sums.get("after_think", 0.0) / count,
-        "truncated_share": sums.get("truncated", 0.0) / count,
-        "staleness": sums.get("staleness", 0.0) / count,
-    }

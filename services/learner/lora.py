@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from calopd.config import Learner
 from calopd.errors import ConfigError
+from calopd.sections import Learner
 
 ADAPTER = "default"
 

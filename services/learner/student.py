@@ -9,9 +9,9 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from calopd.config import Learner
 from calopd.logprobs import ForwardKL, HeadScores, policy_objective, score_targets
 from calopd.models import load_causal_lm
+from calopd.sections import Learner
 from services.learner.lora import add_adapters, merged
 
 

@@ -4,8 +4,9 @@ import hashlib
 import random
 from typing import Any
 
-from calopd.config import Config, MethodSection
+from calopd.config import Config
 from calopd.data import training_order
+from calopd.sections import MethodSection
 from calopd.types import Problem, Ticket
 
 

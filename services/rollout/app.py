@@ -12,9 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from calopd import access
 from calopd.answers import is_correct
 from calopd.calibration import calibrated_advantage, retained_ratio, tsd_region, zero_ratio
-from calopd.config import MethodSection
 from calopd.contexts import BASE
 from calopd.errors import CalopdError
+from calopd.sections import MethodSection
 from calopd.types import Problem, Sample, Sampling, Scores
 from services.rollout.engine import SampleRequest
 from services.rollout.worker import Worker

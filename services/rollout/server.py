@@ -81,21 +81,12 @@ async def serve(config: Config) -> None:
     )
     await wait_for_teacher(teacher, vocabulary(tokenizer))
 
-    prompts = Prompts(
-        tokenizer,
-        problems,
-        seed=config.run.seed,
-        max_prompt_tokens=config.data.max_prompt_tokens,
-        max_context_tokens=config.data.max_context_tokens,
-        interventions=config.method.interventions,
-        before=config.method.placement == "before",
-    )
     worker = Worker(
         os.environ.get("CALOPD_WORKER", f"{socket.gethostname()}-{rollout.port}"),
         queue=Queue(connect(config.queue.url), read_run_id(config.run_dir)),
         engine=engine,
         teacher=teacher,
-        prompts=prompts,
+        prompts=Prompts.configured(config, tokenizer, problems),
         run_dir=config.run_dir,
         max_in_flight=rollout.max_in_flight,
         lease_seconds=rollout.lease_seconds,

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from calopd.config import Learner, MethodSection
 from calopd.losses import LossAggMode, denominator
 from calopd.queue import Arrival
+from calopd.sections import Learner, MethodSection
 from calopd.types import Sample, Sampling, Scores, Ticket, Trajectory
 from services.learner.accumulator import Accumulator
 from services.learner.feed import Cutter
