@@ -66,7 +66,7 @@ def test_uni_opd_balances_right_and_wrong(tiny):
     demo = [f'student.path="{DEMO / "student"}"', f'teacher.path="{DEMO / "teacher"}"']
     demo += [f'data.train="{DEMO / "train.jsonl"}"', f'data.heldout="{DEMO / "heldout.jsonl"}"']
     limits = ["learner.trajectories=32", "learner.samples=8", "rollout.max_tokens=96", "rollout.max_in_flight=32"]
-    _, (line,) = train(tiny, "uni_opd", *demo, *limits, steps=1)
+    _, (line,) = train(tiny, "uni_opd", *demo, *limits, "learner.ranks=2", steps=1)
     right = round(line["accuracy"] * 32)
     assert 0 < right < 32
     assert line["trajectories_kept"] == 2 * min(right, 32 - right)
