@@ -58,4 +58,4 @@ def negatives(arguments: argparse.Namespace) -> None:
                 far += not near
             out.write(json.dumps(row) + "\n")
     os.replace(aside, arguments.out)
-    print(f"{len(problems)} problems; {far} with the nearest length, none lay within 10 %")
+    print(f"{len(problems)} problems; for {far} no other solution lay within 10 % of the length: the nearest was taken")

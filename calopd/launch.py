@@ -57,7 +57,12 @@ def run(config: Config, *, resume: bool, overwrite: bool) -> Path:
 
 def _train(config: Config, supervisor: Supervisor, console: Console) -> None:
     run_dir = config.run_dir
-    environment = {"CALOPD_TOKEN": os.environ.get("CALOPD_TOKEN") or secrets.token_urlsafe(24), "PYTHONUNBUFFERED": "1"}
+    environment = {
+        "CALOPD_TOKEN": os.environ.get("CALOPD_TOKEN") or secrets.token_urlsafe(24),
+        "PYTHONUNBUFFERED": "1",
+        # Three processes share the cores: a thread that has nothing to do must not spin on one that another needs.
+        "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
+    }
     if all(Path(path).is_dir() for path in (config.student.path, config.teacher.path)):
         environment["HF_HUB_OFFLINE"] = "1"
     if config.queue.url:
