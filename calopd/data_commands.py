@@ -1,8 +1,6 @@
 """`calopd data ...`: what the commands print and write."""
 
 import argparse
-import json
-import os
 import time
 
 from rich.console import Console
@@ -42,20 +40,19 @@ def negatives(arguments: argparse.Namespace) -> None:
     """Write what `ans-` and `sol-` show for every problem; the same that the teacher is shown in a run of this seed."""
     from calopd.contexts import unrelated_solution, wrong_answer
     from calopd.data import load_problems
+    from calopd.rundir import write_lines
     from calopd.tokens import load_tokenizer
 
     problems = load_problems(arguments.source)
     tokenizer = load_tokenizer(arguments.tokenizer)
     lengths = {p.solution: len(tokenizer.encode(p.solution, add_special_tokens=False)) for p in problems}
     far = 0
-    aside = arguments.out.with_name(arguments.out.name + ".aside")
-    with aside.open("w", encoding="utf-8") as out:
-        for problem in problems:
-            row = {"id": problem.id, "wrong_answer": wrong_answer(problem.answer, problem.id, arguments.seed)}
-            if problem.solution:
-                solution, near = unrelated_solution(problem, problems, lengths.__getitem__, arguments.seed)
-                row["unrelated_solution"] = solution
-                far += not near
-            out.write(json.dumps(row) + "\n")
-    os.replace(aside, arguments.out)
+    rows = []
+    for problem in problems:
+        row = {"id": problem.id, "wrong_answer": wrong_answer(problem.answer, problem.id, arguments.seed)}
+        if problem.solution:
+            row["unrelated_solution"], near = unrelated_solution(problem, problems, lengths.__getitem__, arguments.seed)
+            far += not near
+        rows.append(row)
+    write_lines(arguments.out, rows)
     print(f"{len(problems)} problems; for {far} no other solution lay within 10 % of the length: the nearest was taken")

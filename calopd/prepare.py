@@ -2,13 +2,13 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from calopd.errors import ConfigError
+from calopd.rundir import write_lines
 
 PREFIX = (
     "Solve the following math problem step by step. The last line of your response should be of the form "
@@ -73,11 +73,9 @@ def prepare(source: str, out: Path) -> Account:
             continue
         account.with_solution += bool(row.solution)
         number = hashlib.sha256(problem.encode()).hexdigest()[:16]
-        lines.append(json.dumps({"id": number, "problem": problem, "answer": row.answer, "solution": row.solution}))
+        lines.append({"id": number, "problem": problem, "answer": row.answer, "solution": row.solution})
     account.problems = len(lines)
-    aside = out.with_name(out.name + ".aside")
-    aside.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    os.replace(aside, out)
+    write_lines(out, lines)
     return account
 
 

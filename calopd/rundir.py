@@ -5,6 +5,7 @@ import json
 import os
 import secrets
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any
 
@@ -50,12 +51,17 @@ def read_lines(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
+def write_lines(file: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Write a whole JSONL file or none of it."""
+    aside = file.with_name(file.name + ".aside")
+    with aside.open("w", encoding="utf-8") as out:
+        out.writelines(json.dumps(row) + "\n" for row in rows)
+    os.replace(aside, file)
+
+
 def keep_lines_before(file: Path, step: int) -> None:
     """Drop the lines of steps that will be done again."""
-    kept = [row for row in read_lines(file) if row["step"] < step]
-    aside = file.with_name(file.name + ".aside")
-    aside.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
-    os.replace(aside, file)
+    write_lines(file, [row for row in read_lines(file) if row["step"] < step])
 
 
 def append_line(file: Path, row: dict[str, Any]) -> None:

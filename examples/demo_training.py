@@ -13,7 +13,8 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
 
-from calopd.contexts import INTERVENTIONS, SYSTEM_PROMPT
+import calopd.types
+from calopd.contexts import INTERVENTIONS, messages
 from examples.discourse import Writer
 from examples.muon import Muon
 from examples.word_problems import Problem, drill, problems
@@ -62,9 +63,8 @@ def build_model(layers: int, tokenizer: PreTrainedTokenizerBase, seed: int) -> Q
 
 def prompt_text(tokenizer: PreTrainedTokenizerBase, problem: str, intervention: str = "") -> str:
     """The rendered prompt, ending with the assistant marker."""
-    user = f"{problem}\n\n{intervention}" if intervention else problem
-    messages = [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": user}]
-    return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    turns = messages(calopd.types.Problem("", problem, ""), intervention)
+    return tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
 
 
 def fill(context: str, problem: Problem, other: Problem, rng: random.Random) -> str:

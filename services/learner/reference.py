@@ -1,5 +1,9 @@
 """The frozen initial student, scoring the tokens that the student wrote."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
 import torch
 
 from calopd.config import Config
@@ -12,22 +16,16 @@ from services.learner.student import Student, load_student, shard
 
 def frozen_reference(config: Config, ranks: Ranks, student: Student) -> Scorer:
     """The student with its adapters off, or else a copy of the initial one, sharded like it and never trained."""
-    if student.lora_scale is not None:
-
-        def without_adapters(batch: MicroBatch) -> torch.Tensor:
-            with torch.no_grad(), adapters_off(student):
-                logprobs: torch.Tensor = student(batch.ids_BL, batch.rows_T, batch.targets_T)[1].logprobs
-            return logprobs
-
-        return without_adapters
-
-    copy = load_student(config.student.path, config.learner)
-    copy.requires_grad_(False).eval()
-    shard(copy, ranks.mesh, config.learner.compute_dtype)
+    frozen = student
+    off: Callable[[Student], AbstractContextManager[Any]] = adapters_off
+    if student.lora_scale is None:
+        frozen, off = load_student(config.student.path, config.learner), nullcontext
+        frozen.requires_grad_(False).eval()
+        shard(frozen, ranks.mesh, config.learner.compute_dtype)
 
     def score(batch: MicroBatch) -> torch.Tensor:
-        with torch.no_grad():
-            logprobs: torch.Tensor = copy(batch.ids_BL, batch.rows_T, batch.targets_T)[1].logprobs
+        with torch.no_grad(), off(frozen):
+            logprobs: torch.Tensor = frozen(batch.ids_BL, batch.rows_T, batch.targets_T)[1].logprobs
         return logprobs
 
     return score

@@ -4,8 +4,6 @@ Each attempt is written down the moment it is complete, so that a stopped run go
 """
 
 import argparse
-import json
-import os
 import queue
 from concurrent.futures import Future
 from pathlib import Path
@@ -15,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from calopd.answers import is_correct
 from calopd.config import Config
 from calopd.data import load_problems
-from calopd.rundir import append_line, read_lines
+from calopd.rundir import append_line, read_lines, write_lines
 from calopd.tokens import Prompts, load_tokenizer, stop_ids
 from calopd.types import Problem, Sample, Sampling
 from services.rollout.engine import SampleRequest, SamplingEngine
@@ -35,13 +33,12 @@ def solve(arguments: argparse.Namespace) -> tuple[int, int]:
     if waiting:
         _attempt(arguments, waiting, file, done=len(problems) - len(waiting), total=len(problems))
     right = {row["id"]: row["solution"] for row in read_lines(file) if row["correct"]}
-    aside = arguments.out.with_name(arguments.out.name + ".aside")
-    with aside.open("w", encoding="utf-8") as out:
-        for problem in problems:
-            if problem.id in right:
-                row = {"id": problem.id, "problem": problem.problem, "answer": problem.answer}
-                out.write(json.dumps({**row, "solution": right[problem.id]}) + "\n")
-    os.replace(aside, arguments.out)
+    solved = [
+        {"id": p.id, "problem": p.problem, "answer": p.answer, "solution": right[p.id]}
+        for p in problems
+        if p.id in right
+    ]
+    write_lines(arguments.out, solved)
     return len(right), len(problems)
 
 
