@@ -20,3 +20,14 @@ def set_threads(count: int) -> None:
     """CPU threads of this process; 0 leaves torch's choice."""
     if count:
         torch.set_num_threads(count)
+
+
+def set_vllm_environment(kv_cache_gib: int, threads: int) -> None:
+    """What vLLM reads at import: called before it."""
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(kv_cache_gib))
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    if not torch.cuda.is_available():
+        # In one process: a second one would be bound to a single core and take five times as long to start.
+        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        os.environ.setdefault("OMP_NUM_THREADS", str(threads or os.cpu_count()))

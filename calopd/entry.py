@@ -40,7 +40,13 @@ def service_main(service: str, description: str | None) -> "Config":
     from calopd.telemetry import setup_logging
 
     setup_logging(service)
-    return load_config(arguments.config, arguments.set)
+    config = load_config(arguments.config, arguments.set)
+    threads = {"teacher_scorer": config.teacher, "rollout": config.rollout, "learner": config.learner}[service].threads
+    if threads and "OMP_NUM_THREADS" not in os.environ:
+        # OpenMP reads it once, at import, and all threads of vLLM must agree on it.
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+        os.execv(sys.executable, [sys.executable, "-m", f"services.{service}", *sys.argv[1:]])
+    return config
 
 
 def guarded(main: Callable[[], None]) -> None:

@@ -21,6 +21,10 @@ class EngineFailed(CalopdError):
     """The engine could not do it this time (INTERNAL): not the request's fault, worth another try."""
 
 
+class Draining(CalopdError):
+    """A replica that ends and takes nothing new (UNAVAILABLE): another one may."""
+
+
 class UnhealthyTeacher(CalopdError):
     """Scores that must not reach the optimizer: NaN, wrong length, uniform or constant."""
 

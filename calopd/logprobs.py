@@ -1,4 +1,4 @@
-"""From hidden states to log-probabilities without ever holding [T, V]: the LM head in chunks, float32 log-sum-exp.
+"""From hidden states to log-probabilities without ever holding [T, V]: the LM head in parts, float32 log-sum-exp.
 
 Most of the cost of a naive head is page faults on freshly allocated logits, so one buffer is used again and again.
 """
@@ -44,40 +44,119 @@ def score_targets(
     top_k: int = 0,
     entropy: bool = False,
     top_k_min_entropy: float | None = None,
-    rows: int = 128,
+    rows: int = 512,
+    tile: int = 4_096,
 ) -> HeadScores:
-    """Log-probabilities of `targets_T` under softmax(hidden @ weight^T), `rows` rows at a time.
+    """Log-probabilities of `targets_T` under softmax(hidden @ weight^T), in tiles of `rows` x `tile` of the vocabulary.
 
-    With `top_k_min_entropy`, the top-k is taken only of rows whose entropy exceeds it.
+    With `top_k_min_entropy`, the top-k is that of rows whose entropy exceeds it.
     """
-    count = len(hidden_TH)
-    device = hidden_TH.device
-    logprobs = torch.empty(count, device=device)
-    entropies = torch.empty(count, device=device) if entropy or top_k_min_entropy is not None else None
-    top_ids, top_logprobs, positions = [], [], []
-    project = _Projection(weight_VH, min(rows, count))
+    wants_entropy = entropy or top_k_min_entropy is not None
+    count, size = len(hidden_TH), len(weight_VH)
+    buffer = torch.empty(min(rows, count) * min(tile, size), device=hidden_TH.device)
+    spare = torch.empty_like(buffer) if wants_entropy else None
+    parts = []
     for start in range(0, count, rows):
-        part = slice(start, min(start + rows, count))
-        logits, exp, total = project(hidden_TH[part])
-        log_total = total.log()
-        logprobs[part] = logits.gather(1, targets_T[part, None]).squeeze(1) - log_total
-        if entropies is not None:
-            entropies[part] = _entropy(logits, exp, total)
-        if top_k:
-            if top_k_min_entropy is not None and entropies is not None:
-                (chosen,) = (entropies[part] > top_k_min_entropy).nonzero(as_tuple=True)
-                logits, log_total = logits[chosen], log_total[chosen]
-                positions.append(chosen + start)
-            best, ids = logits.topk(top_k)
-            top_ids.append(ids)
-            top_logprobs.append(best - log_total[:, None])
-    return HeadScores(
-        logprobs,
-        torch.cat(top_ids) if top_k else None,
-        torch.cat(top_logprobs) if top_k else None,
-        entropies if entropy else None,
-        torch.cat(positions) if positions else None,
-    )
+        hidden, targets = hidden_TH[start : start + rows], targets_T[start : start + rows]
+        softmax = _RunningSoftmax(len(hidden), top_k, hidden.device)
+        for first in range(0, size, tile):
+            weight = weight_VH[first : first + tile]
+            out, exp = (
+                None if b is None else b[: len(hidden) * len(weight)].view(len(hidden), -1) for b in (buffer, spare)
+            )
+            assert out is not None
+            softmax.add(_project(hidden, weight, out), first, exp)
+        own = torch.einsum("th,th->t", hidden.float(), weight_VH[targets].float())
+        parts.append(softmax.scores(own, entropy=wants_entropy))
+    return _joined(parts, entropy, top_k_min_entropy)
+
+
+@torch.no_grad()
+def score_logits(
+    logits: Callable[[slice], Tensor | None],
+    targets_T: Tensor,
+    *,
+    top_k: int = 0,
+    entropy: bool = False,
+    top_k_min_entropy: float | None = None,
+    rows: int = 128,
+) -> HeadScores | None:
+    """The same from `logits(rows)`, [rows, V], where only the model itself can make them; None where it gives none."""
+    wants_entropy = entropy or top_k_min_entropy is not None
+    parts = []
+    for start in range(0, len(targets_T), rows):
+        part = slice(start, start + rows)
+        found = logits(part)
+        if found is None:
+            continue
+        found = found.float()
+        own = found.gather(1, targets_T[part, None]).squeeze(1)
+        softmax = _RunningSoftmax(len(found), top_k, found.device)
+        softmax.add(found, 0, torch.empty_like(found) if wants_entropy else None)
+        parts.append(softmax.scores(own, entropy=wants_entropy))
+    return _joined(parts, entropy, top_k_min_entropy) if parts else None
+
+
+def _joined(parts: list[HeadScores], entropy: bool, top_k_min_entropy: float | None) -> HeadScores:
+    """The rows of all parts; with a gate, the top-k of those that pass it."""
+    columns = zip(*((p.logprobs, p.top_ids, p.top_logprobs, p.entropy) for p in parts), strict=True)
+    logprobs, top_ids, top_logprobs, entropies = (None if c[0] is None else torch.cat(c) for c in columns)
+    assert logprobs is not None
+    positions = None
+    if top_k_min_entropy is not None and entropies is not None and top_ids is not None and top_logprobs is not None:
+        positions = torch.nonzero(entropies > top_k_min_entropy).squeeze(1)
+        top_ids, top_logprobs = top_ids[positions], top_logprobs[positions]
+    return HeadScores(logprobs, top_ids, top_logprobs, entropies if entropy else None, positions)
+
+
+def _project(hidden_TH: Tensor, weight_VH: Tensor, out_TV: Tensor) -> Tensor:
+    """float32 logits; products of bfloat16 are not rounded back to it."""
+    if hidden_TH.dtype == torch.float32:
+        return torch.mm(hidden_TH, weight_VH.T, out=out_TV)
+    if hidden_TH.is_cuda:
+        return torch.mm(hidden_TH, weight_VH.T, out_dtype=torch.float32)
+    return torch.mm(hidden_TH.float(), weight_VH.float().T, out=out_TV)
+
+
+class _RunningSoftmax:
+    """Log-sum-exp, entropy and top-k of rows whose logits pass by tile by tile."""
+
+    def __init__(self, rows: int, top_k: int, device: torch.device) -> None:
+        self._max = torch.full((rows, 1), -torch.inf, device=device)
+        self._total = torch.zeros(rows, 1, device=device)
+        self._weighted = torch.zeros(rows, 1, device=device)
+        """sum exp(x - max) (x - max)"""
+        self._k = top_k
+        self._best = torch.empty(rows, 0, device=device)
+        self._best_ids = torch.empty(rows, 0, dtype=torch.long, device=device)
+
+    def add(self, logits_TV: Tensor, first: int, spare_TV: Tensor | None) -> None:
+        """Take in the logits of the vocabulary from `first` on, overwriting them; `spare_TV`: for the entropy."""
+        if self._k:
+            best, ids = logits_TV.topk(min(self._k, logits_TV.shape[1]))
+            best, ids = torch.cat((self._best, best), 1), torch.cat((self._best_ids, ids + first), 1)
+            self._best, chosen = best.topk(min(self._k, best.shape[1]))
+            self._best_ids = ids.gather(1, chosen)
+        highest = torch.maximum(self._max, logits_TV.amax(1, keepdim=True))
+        shrink = (self._max - highest).exp()
+        logits_TV -= highest
+        if spare_TV is None:
+            exp = logits_TV.exp_()
+        else:
+            exp = torch.exp(logits_TV, out=spare_TV)
+            moved = torch.where(self._total > 0, self._total * (self._max - highest), 0.0)
+            self._weighted = shrink * (self._weighted + moved) + torch.einsum("tv,tv->t", exp, logits_TV)[:, None]
+        self._total = self._total * shrink + exp.sum(1, keepdim=True)
+        self._max = highest
+
+    def scores(self, target_logits_T: Tensor, *, entropy: bool) -> HeadScores:
+        log_total = self._max + self._total.log()
+        return HeadScores(
+            (target_logits_T - log_total.squeeze(1)).clamp_(max=0),
+            self._best_ids if self._k else None,
+            self._best - log_total if self._k else None,
+            (self._total.log() - self._weighted / self._total).squeeze(1) if entropy else None,
+        )
 
 
 class _Projection:

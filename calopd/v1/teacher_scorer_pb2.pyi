@@ -79,7 +79,7 @@ class TopK(_message.Message):
     def __init__(self, k: _Optional[int] = ..., ids: _Optional[bytes] = ..., logprobs: _Optional[bytes] = ..., positions: _Optional[bytes] = ...) -> None: ...
 
 class ScoreResponse(_message.Message):
-    __slots__ = ("trajectory_id", "scores", "top_k", "entropy", "teacher_revision", "seconds", "error")
+    __slots__ = ("trajectory_id", "scores", "top_k", "entropy", "teacher_revision", "seconds", "error", "error_code")
     TRAJECTORY_ID_FIELD_NUMBER: _ClassVar[int]
     SCORES_FIELD_NUMBER: _ClassVar[int]
     TOP_K_FIELD_NUMBER: _ClassVar[int]
@@ -87,6 +87,7 @@ class ScoreResponse(_message.Message):
     TEACHER_REVISION_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
     trajectory_id: str
     scores: _containers.RepeatedCompositeFieldContainer[ContextScore]
     top_k: TopK
@@ -94,4 +95,5 @@ class ScoreResponse(_message.Message):
     teacher_revision: str
     seconds: float
     error: str
-    def __init__(self, trajectory_id: _Optional[str] = ..., scores: _Optional[_Iterable[_Union[ContextScore, _Mapping]]] = ..., top_k: _Optional[_Union[TopK, _Mapping]] = ..., entropy: _Optional[bytes] = ..., teacher_revision: _Optional[str] = ..., seconds: _Optional[float] = ..., error: _Optional[str] = ...) -> None: ...
+    error_code: int
+    def __init__(self, trajectory_id: _Optional[str] = ..., scores: _Optional[_Iterable[_Union[ContextScore, _Mapping]]] = ..., top_k: _Optional[_Union[TopK, _Mapping]] = ..., entropy: _Optional[bytes] = ..., teacher_revision: _Optional[str] = ..., seconds: _Optional[float] = ..., error: _Optional[str] = ..., error_code: _Optional[int] = ...) -> None: ...

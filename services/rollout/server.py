@@ -12,7 +12,7 @@ from calopd import access
 from calopd.clients import TeacherClient
 from calopd.config import Config
 from calopd.data import load_all
-from calopd.devices import set_threads
+from calopd.devices import set_threads, set_vllm_environment
 from calopd.queue import Queue, connect
 from calopd.rundir import read_run_id
 from calopd.tokens import Prompts, load_tokenizer, stop_ids, vocabulary
@@ -35,9 +35,9 @@ def build_backend(config: Config, stops: list[int]) -> SamplingBackend:
             device=rollout.device,
             max_rows=rollout.max_in_flight,
         )
-    from services.rollout.vllm_engine import VllmBackend, set_environment
+    from services.rollout.vllm_engine import VllmBackend
 
-    set_environment(rollout.cpu_kv_cache_gib, rollout.threads)
+    set_vllm_environment(rollout.cpu_kv_cache_gib, rollout.threads)
     return VllmBackend(
         config.student.path,
         stop_ids=stops,

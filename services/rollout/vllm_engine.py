@@ -1,7 +1,6 @@
 """Sampling with vLLM: continuous batching, a seed a request, live weight updates."""
 
 import logging
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,6 @@ import torch
 from services.rollout.engine import Finished, SampleRequest
 
 log = logging.getLogger(__name__)
-
-
-def set_environment(kv_cache_gib: int, threads: int) -> None:
-    """What vLLM reads at import: called before it."""
-    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(kv_cache_gib))
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-    if not torch.cuda.is_available():
-        # In one process: a second one would be bound to a single core and take five times as long to start.
-        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-        os.environ.setdefault("OMP_NUM_THREADS", str(threads or os.cpu_count()))
 
 
 class PolicyLoader:

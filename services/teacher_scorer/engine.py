@@ -21,6 +21,10 @@ class SequenceToScore:
         """Positions of the forward pass: the last response token is scored, not read."""
         return len(self.prompt_ids) + len(self.response_ids) - 1
 
+    @property
+    def read_ids(self) -> np.ndarray:
+        return np.concatenate((self.prompt_ids, self.response_ids[:-1]))
+
 
 @dataclass(frozen=True, slots=True)
 class SequenceScores:
@@ -33,6 +37,17 @@ class SequenceScores:
     """int32 [P]: the response tokens that the top-k is of; None = all."""
 
 
+@dataclass(frozen=True, slots=True)
+class BatchScores:
+    scores: list[SequenceScores]
+    """In the order of the batch."""
+    computed_tokens: int
+    """Positions that the body computed: fewer than the batch has where sequences begin alike."""
+    padding_tokens: int = 0
+    forward_seconds: float = 0.0
+    head_seconds: float = 0.0
+
+
 class ScoringEngine(Protocol):
     name: str
     model: str
@@ -40,9 +55,7 @@ class ScoringEngine(Protocol):
     vocabulary_size: int
     max_positions: int
 
-    def score(self, sequences: list[SequenceToScore]) -> list[SequenceScores]:
-        """Scores of a batch, in its order."""
-        ...
+    def score(self, sequences: list[SequenceToScore]) -> BatchScores: ...
 
     def reference(self, sequence: SequenceToScore) -> np.ndarray:
         """Log-probabilities the plain way, full logits and no batching: what `score` is held against."""

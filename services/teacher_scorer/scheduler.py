@@ -4,29 +4,16 @@ import asyncio
 import logging
 import threading
 import time
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+from collections import defaultdict
 
 from calopd.errors import EngineFailed, Overloaded
 from services.teacher_scorer import metrics
-from services.teacher_scorer.batching import cut_batch
-from services.teacher_scorer.engine import ScoringEngine, SequenceScores, SequenceToScore
+from services.teacher_scorer.engine import ScoringEngine, SequenceToScore
+from services.teacher_scorer.fairness import FairQueue, Request, Scored, tokens_of
 
 log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True)
-class Scored:
-    scores: SequenceScores
-    seconds: float
-    """This sequence's share of the forward pass, by tokens."""
-
-
-@dataclass(slots=True)
-class _Waiting:
-    sequence: SequenceToScore
-    future: "Future[Scored]" = field(default_factory=Future)
-    since: float = field(default_factory=time.monotonic)
+Batch = list[tuple[Request, int]]
 
 
 class Scheduler:
@@ -36,35 +23,35 @@ class Scheduler:
         self._engine = engine
         self._batch_tokens = batch_tokens
         self._max_waiting = max_waiting
-        self._waiting: list[_Waiting] = []
-        self._requests = 0
+        self._queue = FairQueue()
+        self._open = 0
         self._changed = threading.Condition()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="scoring-engine", daemon=True)
         self._thread.start()
 
-    async def score(self, sequences: list[SequenceToScore], *, urgent: bool = False) -> list[Scored]:
-        """Scores of the sequences of one request; dropped from the queue when the caller is cancelled.
+    async def score(self, sequences: list[SequenceToScore], *, client: str = "", urgent: bool = False) -> list[Scored]:
+        """Scores of the sequences of one request; its place is free again the moment the caller is cancelled.
 
-        `urgent` is admitted however many wait.
+        `urgent` is admitted however many wait, and goes first.
         """
-        if self._requests >= self._max_waiting and not urgent:
-            raise Overloaded(
-                f"{self._requests} requests wait, as many as teacher.max_waiting admits: send it again later"
-            )
-        items = [_Waiting(sequence) for sequence in sequences]
-        self._requests += 1
-        metrics.waiting.set(self._requests)
+        if self._open >= self._max_waiting and not urgent:
+            raise Overloaded(f"{self._open} requests wait, as many as teacher.max_waiting admits: send it again later")
+        request = Request(client, sequences, urgent)
+        self._count(1)
         try:
             with self._changed:
-                self._waiting += items
+                self._queue.add(request)
                 self._changed.notify()
-            return list(await asyncio.gather(*(asyncio.wrap_future(item.future) for item in items)))
+            return await asyncio.wrap_future(request.future)
         finally:
-            self._requests -= 1
-            metrics.waiting.set(self._requests)
-            for item in items:
-                item.future.cancel()
+            self._count(-1)
+            with self._changed:
+                self._queue.remove(request)
+
+    def _count(self, change: int) -> None:
+        self._open += change
+        metrics.waiting.set(self._open)
 
     def stop(self) -> None:
         with self._changed:
@@ -72,40 +59,53 @@ class Scheduler:
             self._changed.notify()
         self._thread.join()
 
-    def _next_batch(self) -> list[_Waiting]:
+    def _next_batch(self) -> Batch:
         with self._changed:
-            while True:
-                self._waiting = [item for item in self._waiting if not item.future.cancelled()]
-                if self._stopped:
-                    return []
-                if self._waiting:
-                    break
-                self._changed.wait()
-            chosen = set(cut_batch([item.sequence.tokens for item in self._waiting], self._batch_tokens))
-            batch = [item for i, item in enumerate(self._waiting) if i in chosen]
-            self._waiting = [item for i, item in enumerate(self._waiting) if i not in chosen]
-        return [item for item in batch if item.future.set_running_or_notify_cancel()]
+            self._changed.wait_for(lambda: self._stopped or len(self._queue))
+            return [] if self._stopped else self._queue.take(self._batch_tokens)
 
     def _run(self) -> None:
-        while not self._stopped:
-            batch = self._next_batch()
-            if not batch:
-                continue
+        while batch := self._next_batch():
             start = time.monotonic()
-            try:
-                scores = self._engine.score([item.sequence for item in batch])
-            except Exception as error:  # an engine that fails on one batch goes on with the next
-                log.exception("a batch of %d sequences failed", len(batch))
-                for item in batch:
-                    item.future.set_exception(EngineFailed(f"the engine failed on a batch: {error!r}"))
-                continue
-            seconds = time.monotonic() - start
-            total = sum(item.sequence.tokens for item in batch)
-            padded = len(batch) * max(item.sequence.tokens for item in batch)
-            metrics.busy_seconds.inc(seconds)
-            metrics.forward_tokens.inc(padded)
-            metrics.padding_tokens.inc(padded - total)
+            for request in {request for request, index in batch if index == 0}:
+                metrics.wait_seconds.observe(start - request.since)
+                metrics.phase_seconds.labels("wait").inc(start - request.since)
+            metrics.batch_fill.observe(tokens_of(batch) / self._batch_tokens)
             metrics.batch_sequences.observe(len(batch))
-            for item, result in zip(batch, scores, strict=True):
-                metrics.wait_seconds.observe(start - item.since)
-                item.future.set_result(Scored(result, seconds * item.sequence.tokens / total))
+            try:
+                self._score(batch)
+            except Exception as error:
+                log.exception("a batch of %d sequences failed", len(batch))
+                self._one_by_one(batch, error)
+
+    def _one_by_one(self, batch: Batch, error: Exception) -> None:
+        """A request that the engine fails on is answered so; the others of its batch are scored."""
+        requests: defaultdict[Request, Batch] = defaultdict(list)
+        for request, index in batch:
+            requests[request].append((request, index))
+        for request, own in requests.items():
+            try:
+                if len(requests) == 1:
+                    raise error
+                self._score(own)
+            except Exception as failure:
+                if not request.future.done() and request.future.set_running_or_notify_cancel():
+                    request.future.set_exception(EngineFailed(f"the engine failed on it: {failure!r}"))
+                with self._changed:
+                    self._queue.remove(request)
+
+    def _score(self, batch: Batch) -> None:
+        start = time.monotonic()
+        passed = self._engine.score([request.sequences[index] for request, index in batch])
+        seconds = time.monotonic() - start
+        total = tokens_of(batch)
+        metrics.busy_seconds.inc(seconds)
+        metrics.phase_seconds.labels("forward").inc(passed.forward_seconds)
+        metrics.phase_seconds.labels("head").inc(passed.head_seconds)
+        metrics.forward_tokens.inc(passed.computed_tokens)
+        metrics.reused_tokens.inc(total - passed.computed_tokens)
+        metrics.padding_tokens.inc(passed.padding_tokens)
+        for (request, index), scores in zip(batch, passed.scores, strict=True):
+            request.results[index] = Scored(scores, seconds * request.sequences[index].tokens / total)
+            if len(request.results) == len(request.sequences) and request.future.set_running_or_notify_cancel():
+                request.future.set_result([request.results[i] for i in range(len(request.sequences))])

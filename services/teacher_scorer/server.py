@@ -12,7 +12,7 @@ from prometheus_client import start_http_server
 
 from calopd import access
 from calopd.config import Config
-from calopd.devices import set_threads
+from calopd.devices import set_threads, set_vllm_environment
 from calopd.errors import UnhealthyTeacher
 from calopd.tokens import load_tokenizer, vocabulary
 from calopd.v1 import teacher_scorer_pb2
@@ -25,15 +25,46 @@ from services.teacher_scorer.servicer import Limits, Servicer, TokenInterceptor
 log = logging.getLogger(__name__)
 
 SERVICE = teacher_scorer_pb2.DESCRIPTOR.services_by_name["TeacherScorer"].full_name
-MESSAGE_OPTIONS = [("grpc.max_receive_message_length", 64 * 2**20), ("grpc.max_send_message_length", 256 * 2**20)]
-GRACE_SECONDS = 10
+GRACE_SECONDS = 5
+"""For streams and probes that are still open when every accepted request has been answered."""
 
 
 def build_engine(config: Config) -> ScoringEngine:
+    teacher = config.teacher
+    if teacher.engine == "vllm":
+        set_vllm_environment(teacher.cpu_kv_cache_gib, teacher.threads)
+        from services.teacher_scorer.vllm_engine import VllmEngine
+
+        return VllmEngine(
+            teacher.path,
+            dtype=teacher.dtype,
+            batch_tokens=teacher.batch_tokens,
+            max_tokens=teacher.max_tokens,
+            tensor_parallel_size=teacher.tensor_parallel_size,
+            expert_parallel=teacher.expert_parallel,
+            gpu_memory_utilization=teacher.gpu_memory_utilization,
+        )
     from services.teacher_scorer.torch_engine import TorchEngine
 
-    teacher = config.teacher
-    return TorchEngine(teacher.path, dtype=teacher.dtype, device=teacher.device, chunk=teacher.chunk)
+    return TorchEngine(
+        teacher.path,
+        dtype=teacher.dtype,
+        device=teacher.device,
+        chunk=teacher.chunk,
+        tile=teacher.tile,
+        share_prefixes=teacher.share_prefixes,
+    )
+
+
+def message_options(limits: Limits) -> list[tuple[str, int]]:
+    """Four times the largest request, so that one that is too large is told why; answers carry up to top_k a token."""
+    ids = 4 * limits.max_tokens * (limits.max_contexts + 1)
+    scores = 4 * limits.max_tokens * (limits.max_contexts + 1 + 2 * limits.max_top_k)
+    return [
+        ("grpc.max_receive_message_length", 4 * ids + 2**20),
+        ("grpc.max_send_message_length", scores + 2**20),
+        ("grpc.default_compression_algorithm", grpc.Compression.NoCompression.value),
+    ]
 
 
 async def serve(config: Config) -> None:
@@ -54,7 +85,7 @@ async def serve(config: Config) -> None:
     )
     servicer = Servicer(engine, scheduler, vocabulary(tokenizer), limits)
     interceptors = [TokenInterceptor(access.token())] if access.token() else []
-    server = grpc.aio.server(options=MESSAGE_OPTIONS, interceptors=interceptors)
+    server = grpc.aio.server(options=message_options(limits), interceptors=interceptors)
     add_TeacherScorerServicer_to_server(servicer, server)
     probes = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(probes, server)
@@ -82,5 +113,9 @@ async def serve(config: Config) -> None:
         watch.result()
     watch.cancel()
     await probes.enter_graceful_shutdown()
+    try:
+        await asyncio.wait_for(servicer.drain(), teacher.drain_seconds)
+    except TimeoutError:
+        log.error("not all accepted requests were answered within teacher.drain_seconds = %g", teacher.drain_seconds)
     await server.stop(GRACE_SECONDS)
     scheduler.stop()

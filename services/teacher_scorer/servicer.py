@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from calopd import access, wire
 from calopd.contexts import BASE, INTERVENTIONS
-from calopd.errors import CalopdError, EngineFailed, InvalidRequest, Overloaded, UnhealthyTeacher
+from calopd.errors import CalopdError, Draining, EngineFailed, InvalidRequest, Overloaded, UnhealthyTeacher
 from calopd.health import check_scores
 from calopd.tokens import fingerprint
 from calopd.types import Scores, TopK
@@ -18,6 +19,7 @@ from calopd.v1 import teacher_scorer_pb2 as pb
 from calopd.v1.teacher_scorer_pb2_grpc import TeacherScorerServicer
 from services.teacher_scorer import metrics
 from services.teacher_scorer.engine import ScoringEngine, SequenceToScore
+from services.teacher_scorer.fairness import Scored
 from services.teacher_scorer.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
@@ -27,8 +29,8 @@ STATUS: dict[type[CalopdError], grpc.StatusCode] = {
     Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
     EngineFailed: grpc.StatusCode.INTERNAL,
     UnhealthyTeacher: grpc.StatusCode.UNAVAILABLE,
+    Draining: grpc.StatusCode.UNAVAILABLE,
 }
-
 
 KNOWN_CONTEXTS = {BASE, *INTERVENTIONS}
 STREAM_IN_FLIGHT = 64
@@ -46,6 +48,9 @@ class Servicer(TeacherScorerServicer):
     def __init__(self, engine: ScoringEngine, scheduler: Scheduler, vocabulary: Sequence[str], limits: Limits) -> None:
         self._engine, self._scheduler, self._vocabulary, self._limits = engine, scheduler, list(vocabulary), limits
         self.unhealthy: UnhealthyTeacher | None = None
+        self.draining = False
+        self._open = 0
+        self._idle = asyncio.Event()
 
     async def Describe(self, request: pb.DescribeRequest, context: Any) -> pb.DescribeResponse:
         return pb.DescribeResponse(
@@ -62,7 +67,7 @@ class Servicer(TeacherScorerServicer):
 
     async def Score(self, request: pb.ScoreRequest, context: Any) -> pb.ScoreResponse:
         try:
-            return await self._score(request)
+            return await self._score(request, context.peer())
         except CalopdError as error:
             metrics.refused.labels(type(error).__name__).inc()
             await context.abort(STATUS[type(error)], str(error))
@@ -77,7 +82,7 @@ class Servicer(TeacherScorerServicer):
 
         async def answer(request: pb.ScoreRequest) -> None:
             try:
-                await answers.put(await self._score_or_error(request))
+                await answers.put(await self._score_or_error(request, context.peer()))
             finally:
                 slots.release()
 
@@ -95,18 +100,42 @@ class Servicer(TeacherScorerServicer):
         finally:
             reader.cancel()
 
-    async def _score_or_error(self, request: pb.ScoreRequest) -> pb.ScoreResponse:
+    async def _score_or_error(self, request: pb.ScoreRequest, client: str) -> pb.ScoreResponse:
         try:
-            return await self._score(request)
+            return await self._score(request, client)
         except CalopdError as error:
             metrics.refused.labels(type(error).__name__).inc()
-            return pb.ScoreResponse(trajectory_id=request.trajectory_id, error=str(error))
+            code = STATUS[type(error)].value[0]
+            return pb.ScoreResponse(trajectory_id=request.trajectory_id, error=str(error), error_code=code)
 
-    async def _score(self, request: pb.ScoreRequest) -> pb.ScoreResponse:
+    async def _score(self, request: pb.ScoreRequest, client: str = "") -> pb.ScoreResponse:
+        if self.draining:
+            raise Draining("this replica is shutting down: ask another one")
         if self.unhealthy is not None:
             raise self.unhealthy
         sequences = self._validated(request)
-        scored = await self._scheduler.score(sequences)
+        self._open += 1
+        try:
+            scored = await self._scheduler.score(sequences, client=client)
+            start = time.perf_counter()
+            message = self._message(request, sequences, scored)
+            metrics.phase_seconds.labels("encode").inc(time.perf_counter() - start)
+            return message
+        finally:
+            self._open -= 1
+            if not self._open:
+                self._idle.set()
+
+    async def drain(self) -> None:
+        """Take nothing new, and wait until what was accepted is answered."""
+        self.draining = True
+        if self._open:
+            self._idle.clear()
+            await self._idle.wait()
+
+    def _message(
+        self, request: pb.ScoreRequest, sequences: list[SequenceToScore], scored: list[Scored]
+    ) -> pb.ScoreResponse:
         for part in scored:
             check_scores(part.scores.logprobs, len(sequences[0].response_ids), self._engine.vocabulary_size)
         for item in request.contexts:

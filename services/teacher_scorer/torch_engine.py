@@ -1,19 +1,25 @@
-"""Scoring with transformers: LM head on response rows only, in chunks, never holding [T, V]."""
+"""Scoring with transformers: packed batches, LM head on response rows only, in tiles, never holding [T, V]."""
 
-import hashlib
-import json
 import logging
-from pathlib import Path
+import time
 
 import numpy as np
 import torch
+from transformers import AttentionInterface
 
 from calopd.devices import choose_device
 from calopd.logprobs import score_targets
-from calopd.models import load_causal_lm
-from services.teacher_scorer.engine import SequenceScores, SequenceToScore
+from calopd.models import load_causal_lm, revision
+from services.teacher_scorer.engine import BatchScores, SequenceScores, SequenceToScore
+from services.teacher_scorer.packing import ATTENTION, attend, pack
 
 log = logging.getLogger(__name__)
+
+AttentionInterface.register(ATTENTION, attend)
+
+
+CHUNK_AND_TILE = {"cpu": (512, 4_096), "cuda": (4_096, 16_384)}
+"""Rows and vocabulary entries of one tile of logits: a CPU's caches hold it, a GPU is kept busy by it."""
 
 
 class TorchEngine:
@@ -21,42 +27,50 @@ class TorchEngine:
 
     name = "torch"
 
-    def __init__(self, path: str, *, dtype: str, device: str, chunk: int) -> None:
+    def __init__(
+        self, path: str, *, dtype: str, device: str, chunk: int = 0, tile: int = 0, share_prefixes: bool = True
+    ) -> None:
         self.model = path
         self._device = choose_device(device)
-        self._chunk = chunk
+        default_chunk, default_tile = CHUNK_AND_TILE.get(self._device.type, CHUNK_AND_TILE["cuda"])
+        self._chunk, self._tile = chunk or default_chunk, tile or default_tile
+        self._share = share_prefixes
         model = load_causal_lm("teacher.path", path, dtype)
         self._lm = model.to(self._device).eval().requires_grad_(False)
         self.vocabulary_size = int(self._lm.lm_head.weight.shape[0])
         self.max_positions = int(model.config.max_position_embeddings)
-        self.revision = _revision(path, model.config.to_json_string())
+        self.revision = revision(path, model.config.to_json_string())
         log.info("teacher %s: %s, V = %d, revision %s", path, dtype, self.vocabulary_size, self.revision)
 
     @torch.inference_mode()
-    def score(self, sequences: list[SequenceToScore]) -> list[SequenceScores]:
-        # Padding stands on the right, where causal attention never looks back from a real token: no mask is needed.
-        longest = max(sequence.tokens for sequence in sequences)
-        ids = torch.zeros(len(sequences), longest, dtype=torch.long)
-        for row, sequence in zip(ids, sequences, strict=True):
-            tokens = np.concatenate((sequence.prompt_ids, sequence.response_ids[:-1]))
-            row[: len(tokens)] = torch.from_numpy(tokens)
-        hidden = self._lm.model(input_ids=ids.to(self._device), use_cache=False).last_hidden_state
+    def score(self, sequences: list[SequenceToScore]) -> BatchScores:
+        start = time.perf_counter()
+        packed = pack([sequence.read_ids for sequence in sequences], share=self._share).to(self._device)
+        self._lm.set_attn_implementation(ATTENTION)
+        hidden = self._lm.model(
+            input_ids=packed.ids, position_ids=packed.positions, use_cache=False, packed=packed
+        ).last_hidden_state[0]
+        middle = time.perf_counter()
         # The score of response token j is read at the row before it.
-        rows = [
-            hidden[i, len(s.prompt_ids) - 1 : len(s.prompt_ids) - 1 + len(s.response_ids)]
-            for i, s in enumerate(sequences)
-        ]
+        rows = [own[len(s.prompt_ids) - 1 :] for own, s in zip(packed.rows, sequences, strict=True)]
         out: list[SequenceScores | None] = [None] * len(sequences)
         wishes = [(s.top_k, s.want_entropy, s.top_k_min_entropy) for s in sequences]
         for wish in set(wishes):
             members = [i for i, other in enumerate(wishes) if other == wish]
-            for i, scores in zip(members, self._head(rows, sequences, members, *wish), strict=True):
+            wanted = torch.from_numpy(np.concatenate([rows[i] for i in members])).to(self._device)
+            for i, scores in zip(members, self._head(hidden[wanted], sequences, members, *wish), strict=True):
                 out[i] = scores
-        return [scores for scores in out if scores is not None]
+        return BatchScores(
+            [scores for scores in out if scores is not None],
+            packed.computed,
+            packed.attended - sum(sequence.tokens for sequence in sequences),
+            middle - start,
+            time.perf_counter() - middle,
+        )
 
     def _head(
         self,
-        rows: list[torch.Tensor],
+        hidden_TH: torch.Tensor,
         sequences: list[SequenceToScore],
         members: list[int],
         top_k: int,
@@ -66,13 +80,14 @@ class TorchEngine:
         """The head over all rows of some sequences at once, and its scores cut apart again."""
         targets = np.concatenate([sequences[i].response_ids for i in members]).astype(np.int64)
         scores = score_targets(
-            torch.cat([rows[i] for i in members]),
+            hidden_TH,
             self._lm.lm_head.weight,
             torch.from_numpy(targets).to(self._device),
             top_k=top_k,
             entropy=entropy,
             top_k_min_entropy=min_entropy,
             rows=self._chunk,
+            tile=self._tile,
         )
         logprobs, top_ids, top_logprobs, entropies, positions = (
             None if tensor is None else tensor.cpu().numpy()
@@ -104,20 +119,8 @@ class TorchEngine:
 
     @torch.inference_mode()
     def reference(self, sequence: SequenceToScore) -> np.ndarray:
+        self._lm.set_attn_implementation("sdpa")
         tokens = torch.from_numpy(np.concatenate((sequence.prompt_ids, sequence.response_ids)).astype(np.int64))
         logits = self._lm(input_ids=tokens[None].to(self._device), use_cache=False).logits[0].float()
         rows = logits.log_softmax(-1)[len(sequence.prompt_ids) - 1 : -1].cpu()
         return rows.gather(1, tokens[len(sequence.prompt_ids) :, None]).squeeze(1).numpy()
-
-
-def _revision(path: str, config: str) -> str:
-    """A name for these weights: a digest over the configuration and samples from all over the weight files."""
-    digest = hashlib.sha256(json.dumps(json.loads(config), sort_keys=True).encode())
-    for file in sorted(Path(path).glob("*.safetensors")):
-        size = file.stat().st_size
-        digest.update(f"{file.name} {size}".encode())
-        with file.open("rb") as weights:
-            for part in range(16):
-                weights.seek(part * size // 16)
-                digest.update(weights.read(65_536))
-    return digest.hexdigest()[:12]

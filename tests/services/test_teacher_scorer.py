@@ -4,6 +4,8 @@ import asyncio
 import os
 import signal
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,15 +49,34 @@ class Running:
         return sum(values)
 
 
+@contextmanager
+def serving(tiny, name: str, **settings: str) -> Iterator[Running]:
+    file = tiny.write_config(name)
+    config = load_config(file, environ={})
+    log = tiny.root / f"{name}.log"
+    environment = {**os.environ, "CALOPD_TOKEN": TOKEN}
+    environment |= {f"CALOPD__TEACHER__{key.upper()}": value for key, value in settings.items()}
+    with service("services.teacher_scorer", file, log, environment) as process:
+        wait_until_serving(config.teacher.port, process, log, seconds=120)
+        yield Running(config, log, process.pid)
+
+
 @pytest.fixture(scope="module")
 def teacher(tiny):
-    file = tiny.write_config("teacher", extra="")
-    config = load_config(file, environ={})
-    log = tiny.root / "teacher.log"
-    environment = {**os.environ, "CALOPD_TOKEN": TOKEN}
-    with service("services.teacher_scorer", file, log, environment) as process:
-        wait_until_serving(config.teacher.port, process, log)
-        yield Running(config, log, process.pid)
+    with serving(tiny, "teacher") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def vllm_teacher(tiny):
+    with serving(tiny, "vllm-teacher", engine="vllm") as running:
+        yield running
+
+
+@pytest.fixture(params=["teacher", "vllm_teacher"])
+def any_teacher(request):
+    """Both engines behind the same service."""
+    return request.getfixturevalue(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -91,29 +112,29 @@ def score_all(teacher: Running, requests, **wishes) -> list[Scores]:
     return asyncio.run(run())
 
 
-def test_scores_equal_transformers_on_ragged_batches(teacher, model):
+def test_scores_equal_transformers_on_ragged_batches(any_teacher, model):
     requests = ragged(0, 24)
     padding, computed = (
-        teacher.metric("calopd_teacher_padding_tokens_total"),
-        teacher.metric("calopd_teacher_forward_tokens_total"),
+        any_teacher.metric("calopd_teacher_padding_tokens_total"),
+        any_teacher.metric("calopd_teacher_forward_tokens_total"),
     )
-    for scores, (contexts, response) in zip(score_all(teacher, requests), requests, strict=True):
+    for scores, (contexts, response) in zip(score_all(any_teacher, requests), requests, strict=True):
         assert scores.names == ("c0", "eval+", "eval-")
         assert scores.top_k is None
         assert scores.entropy is None
         for name, row in zip(scores.names, scores.logprobs, strict=True):
             expected = plain(model, contexts[name], response)[torch.arange(len(response)), response.astype(np.int64)]
             assert np.abs(row - expected.numpy()).max() < 1e-4
-    padding = teacher.metric("calopd_teacher_padding_tokens_total") - padding
-    computed = teacher.metric("calopd_teacher_forward_tokens_total") - computed
+    padding = any_teacher.metric("calopd_teacher_padding_tokens_total") - padding
+    computed = any_teacher.metric("calopd_teacher_forward_tokens_total") - computed
     assert computed > 0
     assert padding <= 0.1 * computed
 
 
-def test_top_k_and_entropy_are_those_of_the_first_context(teacher, model):
+def test_top_k_and_entropy_are_those_of_the_first_context(any_teacher, model):
     requests = ragged(1, 8)
     for scores, (contexts, response) in zip(
-        score_all(teacher, requests, top_k=16, want_entropy=True), requests, strict=True
+        score_all(any_teacher, requests, top_k=16, want_entropy=True), requests, strict=True
     ):
         full = plain(model, contexts["c0"], response)
         best = full.topk(16)
@@ -122,13 +143,13 @@ def test_top_k_and_entropy_are_those_of_the_first_context(teacher, model):
         assert np.abs(scores.entropy - -(full.exp() * full).sum(1).numpy()).max() < 1e-4
 
 
-def test_a_gate_brings_the_top_k_only_of_undecided_positions(teacher, model):
+def test_a_gate_brings_the_top_k_only_of_undecided_positions(any_teacher, model):
     requests = ragged(5, 8)
     fulls = [plain(model, contexts["c0"], response) for contexts, response in requests]
     entropies = [-(full.exp() * full).sum(1).numpy() for full in fulls]
     gate = float(np.median(np.concatenate(entropies))) + 1e-3
     wishes = {"top_k": 4, "want_entropy": True, "top_k_min_entropy": gate}
-    for scores, full, entropy in zip(score_all(teacher, requests, **wishes), fulls, entropies, strict=True):
+    for scores, full, entropy in zip(score_all(any_teacher, requests, **wishes), fulls, entropies, strict=True):
         (opened,) = np.nonzero(entropy > gate)
         positions = scores.top_k.positions if scores.top_k.positions is not None else np.arange(len(entropy))
         assert np.array_equal(positions, opened)

@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
+from calopd.devices import set_vllm_environment
 from calopd.logprobs import score_targets
 from calopd.types import Sample, Sampling
 from calopd.weights import load_policy
 from services.rollout.engine import SampleRequest, SamplingEngine
-from services.rollout.vllm_engine import VllmBackend, set_environment
+from services.rollout.vllm_engine import VllmBackend
 
 
 def deviation(model: torch.nn.Module, requests: list[SampleRequest], samples: list[Sample]) -> float:
@@ -31,7 +32,7 @@ def deviation(model: torch.nn.Module, requests: list[SampleRequest], samples: li
 
 
 def main(initial: str, policy: str) -> None:
-    set_environment(1, 1)
+    set_vllm_environment(1, 1)
     backend = VllmBackend(
         initial, stop_ids=[2], max_model_len=256, max_num_seqs=16, dtype="float32", seed=0, tensor_parallel_size=1,
         gpu_memory_utilization=0.5,

@@ -37,7 +37,7 @@ def test_defaults_are_the_papers_recipe(minimal):
     assert (config.learner.learning_rate, config.learner.weight_decay, config.learner.gradient_clip) == (1e-6, 0.01, 1)
     assert (config.learner.trajectories, config.learner.samples, config.learner.betas) == (256, 1, (0.9, 0.999))
     assert (config.rollout.temperature, config.rollout.top_p, config.rollout.max_tokens) == (1, 1, 16_384)
-    assert (config.learner.chunk, config.teacher.chunk, config.data.max_prompt_tokens) == (1024, 128, 2048)
+    assert (config.learner.chunk, config.data.max_prompt_tokens) == (1024, 2048)
     assert (config.method.name, config.method.relaxation, config.method.bound) == ("cal_opd", 5, 10)
     assert config.method.settings.probes == ("eval+", "eval-")
     assert config.method.aggregation == "seq-mean-token-mean"

@@ -13,12 +13,12 @@ def head():
     return hidden, weight, torch.randint(V, (T,), generator=generator)
 
 
-@pytest.mark.parametrize("rows", [1, 8, 37, 64])
+@pytest.mark.parametrize(("rows", "tile"), [(1, 500), (8, 64), (37, 10), (64, 211), (64, 1)])
 @pytest.mark.parametrize(("top_k", "entropy"), [(0, False), (5, False), (0, True), (16, True)])
-def test_scores_equal_a_full_log_softmax(head, rows, top_k, entropy):
+def test_scores_equal_a_full_log_softmax(head, rows, tile, top_k, entropy):
     hidden, weight, targets = head
     full = (hidden @ weight.T).double().log_softmax(-1)
-    scores = score_targets(hidden, weight, targets, top_k=top_k, entropy=entropy, rows=rows)
+    scores = score_targets(hidden, weight, targets, top_k=top_k, entropy=entropy, rows=rows, tile=tile)
     assert torch.allclose(scores.logprobs.double(), full[torch.arange(T), targets], atol=2e-5)
     assert (scores.top_ids is None) == (top_k == 0)
     assert (scores.entropy is None) == (not entropy)
@@ -32,9 +32,19 @@ def test_scores_equal_a_full_log_softmax(head, rows, top_k, entropy):
 
 def test_large_logits_do_not_overflow():
     hidden, weight = torch.full((1, 1), 100.0), torch.tensor([[100.0], [0.0], [-100.0]])
-    scores = score_targets(hidden, weight, torch.tensor([1]), entropy=True)
-    assert scores.logprobs.item() == -10_000
-    assert scores.entropy.item() == 0
+    for tile in (1, 2, 3):
+        scores = score_targets(hidden, weight, torch.tensor([1]), entropy=True, tile=tile)
+        assert scores.logprobs.item() == -10_000
+        assert scores.entropy.item() == 0
+
+
+def test_bfloat16_products_are_not_rounded(head):
+    """A rounded logit of 100 is off by up to .25."""
+    hidden, weight, targets = head
+    hidden, weight = (hidden * 10).bfloat16(), weight.bfloat16()
+    full = (hidden.double() @ weight.double().T).log_softmax(-1)
+    scores = score_targets(hidden, weight, targets, entropy=True, tile=50)
+    assert torch.allclose(scores.logprobs.double(), full[torch.arange(T), targets], atol=1e-3)
 
 
 @pytest.mark.parametrize("rows", [4, 64])

@@ -7,21 +7,101 @@ from hypothesis import given
 
 from calopd.errors import UnhealthyTeacher
 from calopd.health import check_scores
-from services.teacher_scorer.batching import MAX_PADDING, cut_batch
+from services.teacher_scorer.engine import SequenceToScore
+from services.teacher_scorer.fairness import FairQueue, Request, tokens_of
+from services.teacher_scorer.packing import MAX_PADDING, pack
+
+SEQUENCES = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=12), min_size=1, max_size=12)
 
 
-@given(st.lists(st.integers(1, 500), min_size=1, max_size=60), st.integers(1, 2_000))
-def test_a_batch_has_the_oldest_fits_the_budget_and_is_hardly_padded(lengths, budget):
-    chosen = cut_batch(lengths, budget)
-    assert 0 in chosen
-    assert len(set(chosen)) == len(chosen)
-    padded = max(lengths[i] for i in chosen) * len(chosen)
-    assert len(chosen) == 1 or padded <= budget
-    assert padded - sum(lengths[i] for i in chosen) <= MAX_PADDING * padded + 1e-9
+@given(SEQUENCES)
+def test_packing_has_each_beginning_once_and_every_row_is_attended_once(lists):
+    sequences = [np.array(ids, np.int32) for ids in lists]
+    packed = pack(sequences)
+    ids, positions = packed.ids[0].numpy(), packed.positions[0].numpy()
+    for sequence, rows in zip(sequences, packed.rows, strict=True):
+        assert np.array_equal(ids[rows], sequence)
+        assert np.array_equal(positions[rows], np.arange(len(sequence)))
+    assert packed.computed == len({tuple(ids[:n]) for ids in lists for n in range(1, len(ids) + 1)})
+    fresh = np.concatenate([bucket.fresh_rows.numpy() for bucket in packed.buckets])
+    assert np.array_equal(np.sort(fresh), np.arange(packed.computed))
+    for bucket in packed.buckets:
+        assert np.array_equal(bucket.rows_BL.reshape(-1)[bucket.fresh], bucket.fresh_rows)
+    assert packed.attended - sum(map(len, lists)) <= MAX_PADDING * packed.attended + 1e-9
 
 
-def test_equal_lengths_fill_the_budget():
-    assert len(cut_batch([10] * 30, 200)) == 20
+@given(SEQUENCES)
+def test_packing_without_sharing_computes_all(lists):
+    assert pack([np.array(ids, np.int32) for ids in lists], share=False).computed == sum(map(len, lists))
+
+
+def request(client: str, *lengths: int, urgent: bool = False) -> Request:
+    """Each length is that of a sequence's pass."""
+    response = np.zeros(2, np.int32)
+    return Request(client, [SequenceToScore(np.zeros(n - 1, np.int32), response) for n in lengths], urgent)
+
+
+def served(queue: FairQueue, budget: int) -> list[Request]:
+    """The requests in the order in which their last sequence is taken."""
+    order = []
+    while batch := queue.take(budget):
+        order += [item for item, index in batch if index == len(item.sequences) - 1]
+    return order
+
+
+CALLS = st.lists(
+    st.tuples(st.sampled_from("abc"), st.lists(st.integers(2, 40), min_size=1, max_size=4)), min_size=1, max_size=20
+)
+
+
+@given(CALLS, st.integers(1, 100))
+def test_every_sequence_is_taken_once_within_the_budget(calls, budget):
+    queue = FairQueue()
+    requests = [request(client, *lengths) for client, lengths in calls]
+    for item in requests:
+        queue.add(item)
+    taken = []
+    while batch := queue.take(budget):
+        assert len(batch) == 1 or tokens_of(batch) <= budget
+        taken += batch
+    assert sorted((requests.index(item), index) for item, index in taken) == [
+        (r, i) for r, item in enumerate(requests) for i in range(len(item.sequences))
+    ]
+    assert len(queue) == 0
+
+
+def test_a_client_with_much_work_does_not_starve_another():
+    queue = FairQueue()
+    for _ in range(50):
+        queue.add(request("greedy", 100))
+    for _ in range(3):
+        queue.take(100)
+    late = request("modest", 100)
+    queue.add(late)
+    assert served(queue, 100).index(late) <= 1
+
+
+def test_a_short_request_overtakes_a_long_one_but_only_so_often():
+    queue = FairQueue()
+    long = request("one", *[1_000] * 3)
+    queue.add(long)
+    overtaken = 0
+    while True:
+        queue.add(request("one", 100))
+        ((taken, _),) = queue.take(1)
+        if taken is long:
+            break
+        overtaken += 1
+    assert 1 <= overtaken <= long.tokens / 100
+
+
+def test_the_canary_goes_first_and_a_cancelled_request_goes_away():
+    queue = FairQueue()
+    first, second, canary = request("one", 10), request("one", 10), request("", 10, urgent=True)
+    for item in (first, second, canary):
+        queue.add(item)
+    queue.remove(first)
+    assert served(queue, 10) == [canary, second]
 
 
 HEALTHY = np.linspace(-3, -0.1, 80, dtype=np.float32)

