@@ -6,10 +6,10 @@ READY := $(VENV)/.ready
 STUBS := calopd/v1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-models test test-fast lint type proto proto-check bench lock clean
+.PHONY: help setup demo demo-models test test-fast lint type proto proto-check bench bench-teacher load-teacher lock clean
 
 help: ## what there is
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 setup: $(READY) ## .venv with every pinned package (again: nothing to do)
 
@@ -53,8 +53,15 @@ proto-check: $(READY) ## fail where the committed stubs are not those of proto/
 	@$(BIN)/python -m grpc_tools.protoc -Iproto --grpc_python_out=build/stubs proto/calopd/v1/teacher_scorer.proto
 	@for file in build/stubs/calopd/v1/*; do cmp $$file $(STUBS)/$$(basename $$file) || { echo "error: stubs differ from proto/: run make proto" >&2; exit 1; }; done
 
-bench: $(READY) ## ratios against named peers, written to benchmarks/results/
+bench: $(READY) ## the LM head's ratios, written to benchmarks/results/
 	$(BIN)/python -m benchmarks.lm_head
+
+bench-teacher: $(READY) ## the teacher against transformers, vLLM and the limit; memory, contexts, transport (15 min)
+	$(BIN)/python -m benchmarks.teacher
+	$(BIN)/python -m benchmarks.teacher_costs
+
+load-teacher: $(READY) ## 64 clients on two teachers for two minutes: cancellations, SIGTERM, memory
+	$(BIN)/python -m benchmarks.teacher_load
 
 lock: ## write requirements/cpu.lock from the environment as it is
 	@{ sed -n '/^#/p' requirements/cpu.lock; $(BIN)/pip freeze --exclude-editable --all | grep -viE '^(#|-e|calopd|pip=)' | sed 's/+cpu//' | sort -f; } > build.lock && mv build.lock requirements/cpu.lock

@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -34,7 +35,7 @@ def qwen3_vocab() -> Path:
     return _made("qwen3_vocab", _random_qwen3)
 
 
-def _made(name: str, make) -> Path:
+def _made(name: str, make: Callable[[Path], None]) -> Path:
     target = CACHE / name
     if not (target / "config.json").exists():
         print(f"making {target.name} ...", flush=True)
@@ -66,11 +67,11 @@ def _random_qwen3(out: Path) -> None:
     torch.manual_seed(0)
     config = Qwen3Config(
         vocab_size=QWEN3_VOCABULARY,
-        hidden_size=256,
-        intermediate_size=768,
+        hidden_size=128,
+        intermediate_size=384,
         num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
         head_dim=64,
         max_position_embeddings=32_768,
         tie_word_embeddings=True,
@@ -82,4 +83,6 @@ def _random_qwen3(out: Path) -> None:
     tokenizer = Tokenizer(models.BPE(vocab={name: i for i, name in enumerate(names)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<256>").save_pretrained(out)
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<256>")
+    wrapped.chat_template = "{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
+    wrapped.save_pretrained(out)

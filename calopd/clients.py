@@ -11,7 +11,7 @@ import numpy as np
 from prometheus_client import Counter
 
 from calopd import wire
-from calopd.errors import InvalidRequest, UnhealthyTeacher
+from calopd.errors import EngineFailed, InvalidRequest, UnhealthyTeacher
 from calopd.health import check_scores
 from calopd.tokens import check_same_vocabulary, fingerprint
 from calopd.types import Scores
@@ -30,6 +30,11 @@ RETRIED = (
     grpc.StatusCode.CANCELLED,
     grpc.StatusCode.DEADLINE_EXCEEDED,
 )
+FAILURES = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
+"""What may be the request's own doing: tried a few times, and then the caller's business."""
+MAX_FAILURES = 8
+TOO_LARGE = "larger than max"
+"""How gRPC words the refusal of a message beyond the limits; another try cannot help."""
 CHANNEL_OPTIONS = [
     ("grpc.lb_policy_name", "round_robin"),
     ("grpc.max_receive_message_length", 256 * 2**20),
@@ -81,8 +86,9 @@ class TeacherClient:
         want_entropy: bool = False,
         top_k_min_entropy: float | None = None,
     ) -> Scores:
-        """Scores of one response under all contexts; waits as long as no teacher can be reached."""
+        """Scores of one response under all contexts; waits as long as no teacher can be reached or has room."""
         request = wire.score_request(trajectory_id, response_ids, contexts, top_k, want_entropy, top_k_min_entropy)
+        failures = 0
         for attempt in itertools.count():
             try:
                 async with self._slots:
@@ -93,18 +99,26 @@ class TeacherClient:
                     check_scores(row, len(response_ids), self._vocabulary_size or 2**31)
                 return scores
             except grpc.aio.AioRpcError as error:
-                if error.code() == grpc.StatusCode.INVALID_ARGUMENT:
-                    raise InvalidRequest(error.details()) from None
-                if error.code() not in RETRIED:
+                code, details = error.code(), error.details() or ""
+                if code == grpc.StatusCode.INVALID_ARGUMENT or TOO_LARGE in details:
+                    raise InvalidRequest(details) from None
+                failures += code in FAILURES
+                if failures == MAX_FAILURES:
+                    raise EngineFailed(f"{trajectory_id}: the teacher failed {failures} times: {details}") from None
+                if code not in RETRIED:
                     raise
-                await self._pause(attempt, error.code().name, error.details() or "")
+                await self._pause(attempt, code.name, details)
             except UnhealthyTeacher as error:
                 await self._pause(attempt, "UNHEALTHY", str(error))
         raise AssertionError("unreachable")
 
     async def _pause(self, attempt: int, reason: str, details: str) -> None:
+        """Ask the next replica at once; when all have been asked, wait before the next round."""
         retries.labels(reason).inc()
+        attempt, place = divmod(attempt, len(self._all_stubs))
+        if place < len(self._all_stubs) - 1:
+            return
         seconds = min(10.0, 0.1 * 2**attempt) * random.uniform(0.5, 1.0)
         if attempt in (0, 4) or attempt % 20 == 0:
-            log.warning("teacher: %s (%s); trying again, attempt %d, in %.1f s", reason, details, attempt + 2, seconds)
+            log.warning("teacher: %s (%s); trying again, round %d, in %.1f s", reason, details, attempt + 2, seconds)
         await asyncio.sleep(seconds)

@@ -41,7 +41,8 @@ def service_main(service: str, description: str | None) -> "Config":
 
     setup_logging(service)
     config = load_config(arguments.config, arguments.set)
-    threads = {"teacher_scorer": config.teacher, "rollout": config.rollout, "learner": config.learner}[service].threads
+    counts = {"teacher_scorer": config.teacher.threads, "rollout": config.rollout.threads}
+    threads = counts.get(service, config.learner.threads)
     if threads and "OMP_NUM_THREADS" not in os.environ:
         # OpenMP reads it once, at import, and all threads of vLLM must agree on it.
         os.environ["OMP_NUM_THREADS"] = str(threads)

@@ -10,6 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+SAFE_LOG = 40.0
+"""A sum of exponentials within exp(+-40) has neither overflowed float32 nor lost terms to underflow."""
+
 
 @dataclass(frozen=True, slots=True)
 class HeadScores:
@@ -58,15 +61,14 @@ def score_targets(
     parts = []
     for start in range(0, count, rows):
         hidden, targets = hidden_TH[start : start + rows], targets_T[start : start + rows]
+        own = torch.einsum("th,th->t", hidden.float(), weight_VH[targets].float())
+        if not top_k and spare is None:
+            parts.append(HeadScores((own - _log_totals(hidden, weight_VH, buffer, tile)).clamp_(max=0)))
+            continue
         softmax = _RunningSoftmax(len(hidden), top_k, hidden.device)
         for first in range(0, size, tile):
-            weight = weight_VH[first : first + tile]
-            out, exp = (
-                None if b is None else b[: len(hidden) * len(weight)].view(len(hidden), -1) for b in (buffer, spare)
-            )
-            assert out is not None
-            softmax.add(_project(hidden, weight, out), first, exp)
-        own = torch.einsum("th,th->t", hidden.float(), weight_VH[targets].float())
+            logits = _project(hidden, weight_VH[first : first + tile], buffer)
+            softmax.add(logits, first, None if spare is None else spare[: logits.numel()].view_as(logits))
         parts.append(softmax.scores(own, entropy=wants_entropy))
     return _joined(parts, entropy, top_k_min_entropy)
 
@@ -109,13 +111,28 @@ def _joined(parts: list[HeadScores], entropy: bool, top_k_min_entropy: float | N
     return HeadScores(logprobs, top_ids, top_logprobs, entropies if entropy else None, positions)
 
 
-def _project(hidden_TH: Tensor, weight_VH: Tensor, out_TV: Tensor) -> Tensor:
-    """float32 logits; products of bfloat16 are not rounded back to it."""
-    if hidden_TH.dtype == torch.float32:
-        return torch.mm(hidden_TH, weight_VH.T, out=out_TV)
-    if hidden_TH.is_cuda:
+def _project(hidden_TH: Tensor, weight_VH: Tensor, buffer: Tensor) -> Tensor:
+    """float32 logits in `buffer`; products of bfloat16 are not rounded back to it."""
+    if hidden_TH.is_cuda and hidden_TH.dtype != torch.float32:
         return torch.mm(hidden_TH, weight_VH.T, out_dtype=torch.float32)
+    out_TV = buffer[: len(hidden_TH) * len(weight_VH)].view(len(hidden_TH), -1)
     return torch.mm(hidden_TH.float(), weight_VH.float().T, out=out_TV)
+
+
+def _log_totals(hidden_TH: Tensor, weight_VH: Tensor, buffer: Tensor, tile: int) -> Tensor:
+    """Log-sum-exp of each row's logits: without a shift, which saves two passes, and again where that is unsafe."""
+    total = torch.zeros(len(hidden_TH), device=hidden_TH.device)
+    for weight in weight_VH.split(tile):
+        total += _project(hidden_TH, weight, buffer).exp_().sum(1)
+    log_total = total.log()
+    # NaN and infinity fail the comparison too.
+    unsafe = ~(log_total.abs() < SAFE_LOG)
+    if unsafe.any():
+        softmax = _RunningSoftmax(int(unsafe.sum()), 0, hidden_TH.device)
+        for weight in weight_VH.split(tile):
+            softmax.add(_project(hidden_TH[unsafe], weight, buffer), 0, None)
+        log_total[unsafe] = softmax.log_total
+    return log_total
 
 
 class _RunningSoftmax:
@@ -149,12 +166,15 @@ class _RunningSoftmax:
         self._total = self._total * shrink + exp.sum(1, keepdim=True)
         self._max = highest
 
+    @property
+    def log_total(self) -> Tensor:
+        return (self._max + self._total.log()).squeeze(1)
+
     def scores(self, target_logits_T: Tensor, *, entropy: bool) -> HeadScores:
-        log_total = self._max + self._total.log()
         return HeadScores(
-            (target_logits_T - log_total.squeeze(1)).clamp_(max=0),
+            (target_logits_T - self.log_total).clamp_(max=0),
             self._best_ids if self._k else None,
-            self._best - log_total if self._k else None,
+            self._best - self.log_total[:, None] if self._k else None,
             (self._total.log() - self._weighted / self._total).squeeze(1) if entropy else None,
         )
 

@@ -151,7 +151,9 @@ class Teacher(Section):
     share_prefixes: bool = True
     """What several sequences of a batch begin with is computed once."""
     tensor_parallel_size: int = Field(default=1, ge=1)
+    """GPUs that the model is split over; with the vllm engine."""
     expert_parallel: bool = False
+    """Whole experts to each of these GPUs; with the vllm engine."""
     gpu_memory_utilization: float = Field(default=0.85, gt=0, le=1)
     cpu_kv_cache_gib: int = Field(default=1, ge=1)
     max_tokens: int = Field(default=32_768, ge=2)
@@ -167,6 +169,12 @@ class Teacher(Section):
     """What a client waits for one answer."""
     threads: int = Field(default=0, ge=0)
     """CPU threads; 0 = torch's choice."""
+
+    @model_validator(mode="after")
+    def _split(self) -> "Teacher":
+        if self.engine == "torch" and (self.tensor_parallel_size > 1 or self.expert_parallel):
+            raise ValueError('the torch engine computes on one device: set teacher.engine = "vllm" to split a model')
+        return self
 
 
 class Rollout(Section):

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import signal
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,10 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
+import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from hypothesis import HealthCheck, given, settings
 from transformers import AutoModelForCausalLM
 
 from calopd import wire
@@ -114,10 +115,8 @@ def score_all(teacher: Running, requests, **wishes) -> list[Scores]:
 
 def test_scores_equal_transformers_on_ragged_batches(any_teacher, model):
     requests = ragged(0, 24)
-    padding, computed = (
-        any_teacher.metric("calopd_teacher_padding_tokens_total"),
-        any_teacher.metric("calopd_teacher_forward_tokens_total"),
-    )
+    names = [f"calopd_teacher_{kind}_tokens_total" for kind in ("padding", "forward", "reused")]
+    before = [any_teacher.metric(name) for name in names]
     for scores, (contexts, response) in zip(score_all(any_teacher, requests), requests, strict=True):
         assert scores.names == ("c0", "eval+", "eval-")
         assert scores.top_k is None
@@ -125,10 +124,10 @@ def test_scores_equal_transformers_on_ragged_batches(any_teacher, model):
         for name, row in zip(scores.names, scores.logprobs, strict=True):
             expected = plain(model, contexts[name], response)[torch.arange(len(response)), response.astype(np.int64)]
             assert np.abs(row - expected.numpy()).max() < 1e-4
-    padding = any_teacher.metric("calopd_teacher_padding_tokens_total") - padding
-    computed = any_teacher.metric("calopd_teacher_forward_tokens_total") - computed
-    assert computed > 0
-    assert padding <= 0.1 * computed
+    padding, computed, reused = (any_teacher.metric(name) - was for name, was in zip(names, before, strict=True))
+    tokens = sum(len(ids) + len(response) - 1 for contexts, response in requests for ids in contexts.values())
+    assert computed + reused == tokens
+    assert padding <= 0.1 * (tokens + padding)
 
 
 def test_top_k_and_entropy_are_those_of_the_first_context(any_teacher, model):
@@ -216,6 +215,51 @@ def test_malformed_requests_are_told_what_is_wrong(teacher, request_, message):
     assert message in refused.value.details()
 
 
+BYTES = st.one_of(
+    st.binary(max_size=24),
+    st.lists(st.integers(-(2**31), 2**31 - 1), max_size=6).map(lambda ids: np.array(ids, "<i4").tobytes()),
+    st.lists(st.integers(0, 390), min_size=1, max_size=6).map(lambda ids: np.array(ids, "<i4").tobytes()),
+)
+REQUESTS = st.builds(
+    pb.ScoreRequest,
+    trajectory_id=st.text(max_size=300),
+    response_ids=BYTES,
+    contexts=st.lists(st.builds(pb.Context, name=st.text(max_size=4), prompt_ids=BYTES), max_size=18),
+    top_k=st.one_of(st.integers(0, 5), st.integers(0, 2**32 - 1)),
+    want_entropy=st.booleans(),
+    top_k_min_entropy=st.one_of(st.none(), st.floats()),
+)
+
+
+def test_whatever_is_sent_the_server_answers_and_lives(teacher):
+    """Scores of the right size, or INVALID_ARGUMENT with a reason: nothing else."""
+    seen = set()
+    with grpc.insecure_channel(teacher.address) as channel:
+        stub = TeacherScorerStub(channel)
+
+        @settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+        @given(REQUESTS)
+        def ask(request_):
+            error = None
+            try:
+                answer = stub.Score(request_, metadata=(("authorization", f"Bearer {TOKEN}"),), timeout=20)
+            except grpc.RpcError as caught:
+                error = caught
+            if error is None:
+                assert {len(score.logprobs) for score in answer.scores} == {len(request_.response_ids)}
+            else:
+                assert error.code() == grpc.StatusCode.INVALID_ARGUMENT, error
+                assert len(error.details()) > 10
+            seen.add("refused" if error else "scored")
+
+        ask()
+        garbage = channel.unary_unary("/calopd.v1.TeacherScorer/Score")
+        with pytest.raises(grpc.RpcError):
+            garbage(b"\xff" * 100, metadata=(("authorization", f"Bearer {TOKEN}"),), timeout=20)
+    assert seen == {"scored", "refused"}
+    assert score_all(teacher, ragged(9, 1))[0].names == ("c0", "eval+", "eval-")
+
+
 def test_the_client_does_not_repeat_a_malformed_request(teacher):
     with pytest.raises(InvalidRequest, match="the id 400"):
         score_all(teacher, [({"c0": np.array([1], np.int32)}, np.array([400], np.int32))])
@@ -254,23 +298,3 @@ def test_a_student_of_another_vocabulary_is_refused(teacher, tiny):
 def test_the_canary_is_healthy(teacher):
     assert teacher.metric("calopd_teacher_canary_healthy") == 1
     assert teacher.metric("calopd_teacher_canary_deviation_nats") < 1e-4
-
-
-def test_zz_sigterm_answers_what_was_accepted_and_ends(teacher):
-    """Last of the module, for it ends the teacher."""
-    requests = ragged(3, 40)
-
-    async def run() -> tuple[int, list[Scores]]:
-        client = teacher.client()
-        calls = [asyncio.create_task(client.score(str(i), ids, contexts)) for i, (contexts, ids) in enumerate(requests)]
-        while (accepted := int(teacher.metric("calopd_teacher_waiting_requests"))) == 0:
-            await asyncio.sleep(0.005)
-        os.kill(teacher.pid, signal.SIGTERM)
-        done, pending = await asyncio.wait(calls, timeout=8)
-        for task in pending:
-            task.cancel()
-        await client.close()
-        return accepted, [task.result() for task in done]
-
-    accepted, answered = asyncio.run(run())
-    assert len(answered) >= accepted > 0

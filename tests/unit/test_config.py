@@ -54,6 +54,7 @@ def test_overrides_beat_the_environment_and_that_the_file(minimal):
     ("override", "message"),
     [
         ("learner.learning_rat=1", r"unknown key learner\.learning_rat: did you mean learning_rate"),
+        ("teacher.tensor_parallel_size=2", 'set teacher.engine = "vllm"'),
         ("lerner.chunk=1", "unknown key lerner: did you mean learner"),
         ("method.name=cal_opt", "unknown method 'cal_opt': did you mean cal_opd"),
         ("method.probes=['evil']", "unknown probe group 'evil'"),

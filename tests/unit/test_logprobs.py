@@ -36,6 +36,23 @@ def test_large_logits_do_not_overflow():
         scores = score_targets(hidden, weight, torch.tensor([1]), entropy=True, tile=tile)
         assert scores.logprobs.item() == -10_000
         assert scores.entropy.item() == 0
+        assert score_targets(hidden, weight, torch.tensor([1]), tile=tile).logprobs.item() == -10_000
+
+
+@pytest.mark.parametrize("shift", [-300.0, -60.0, 60.0, 300.0])
+def test_logits_that_are_all_high_or_all_low_lose_nothing(head, shift):
+    hidden, weight, targets = head
+    lifted = torch.cat((hidden, torch.full((T, 1), shift)), 1), torch.cat((weight, torch.ones(V, 1)), 1)
+    lifted[0][::2, -1] = 0
+    expected = score_targets(hidden, weight, targets).logprobs
+    assert torch.allclose(score_targets(*lifted, targets).logprobs, expected, atol=2e-4)
+
+
+def test_a_head_gone_bad_is_not_hidden(head):
+    hidden, weight, targets = head
+    weight = weight.clone()
+    weight[3] = float("nan")
+    assert score_targets(hidden, weight, targets).logprobs.isnan().all()
 
 
 def test_bfloat16_products_are_not_rounded(head):

@@ -1,0 +1,149 @@
+"""64 clients that want four times what a teacher admits: python -m benchmarks.teacher_load   (or `make load-teacher`)
+
+Two replicas of the demo's teacher. Half of the clients cancel at random; at half-time one replica gets SIGTERM. Every
+answer is compared with the first one to the same request. Ends with an error where an answer was lost or wrong, a call
+ended in a way that a client cannot understand, a slot did not come back, or memory grew.
+"""
+
+import argparse
+import asyncio
+import random
+import time
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import grpc
+import numpy as np
+
+from benchmarks.teacher_service import ROOT, Service, Work, serving
+from calopd import wire
+from calopd.clients import CHANNEL_OPTIONS
+from calopd.v1.teacher_scorer_pb2_grpc import TeacherScorerStub
+
+CLIENTS, MAX_WAITING = 64, 16
+VOCABULARY = 803
+DEMO_TEACHER = ROOT / "examples" / "demo" / "teacher"
+GROWTH_MIB = 300
+"""Batches of other sizes than before may still be allocated; a leak under this load is gigabytes."""
+EXPECTED = {"OK", "RESOURCE_EXHAUSTED", "UNAVAILABLE", "CANCELLED", "own cancellation"}
+"""A server that ends answers CANCELLED to a call that it has seen and not taken up: nothing was accepted."""
+
+
+@dataclass
+class Load:
+    requests: list[bytes]
+    until: float
+    outcomes: Counter[str] = field(default_factory=Counter)
+    answers: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
+    wrong: int = 0
+    unanswered: int = 0
+
+    async def client(self, number: int, addresses: list[str]) -> None:
+        """One request after another, each until it is answered, moving on where a replica is gone or full."""
+        draw = random.Random(number)
+        channels = [grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) for address in addresses]
+        stubs = [TeacherScorerStub(channel) for channel in channels]
+        turn = number
+        while time.monotonic() < self.until:
+            which = draw.randrange(len(self.requests))
+            self.unanswered += 1
+            while True:
+                call = stubs[turn % len(stubs)].Score(self.requests[which], timeout=60)
+                if number % 2 and draw.random() < 0.5:
+                    await asyncio.sleep(draw.uniform(0, 0.3))
+                    if call.cancel():
+                        self.outcomes["own cancellation"] += 1
+                        break
+                try:
+                    self._check(which, await call)
+                    self.outcomes["OK"] += 1
+                    break
+                except grpc.aio.AioRpcError as error:
+                    self.outcomes[error.code().name] += 1
+                    turn += 1
+                    await asyncio.sleep(draw.uniform(0.02, 0.1))
+            self.unanswered -= 1
+        for channel in channels:
+            await channel.close()
+
+    def _check(self, which: int, answer: object) -> None:
+        rows = tuple(score.logprobs for score in answer.scores)  # type: ignore[attr-defined]
+        first = self.answers.setdefault(which, rows)
+        pairs = zip(first, rows, strict=True)
+        close = (np.allclose(np.frombuffer(a, "<f4"), np.frombuffer(b, "<f4"), atol=1e-4) for a, b in pairs)
+        self.wrong += not all(close)
+
+
+def draw_requests(count: int, vocabulary: int) -> list[object]:
+    draw = np.random.default_rng(0)
+    work: Work = [
+        (
+            draw.integers(0, vocabulary, draw.integers(1, 400), np.int32),
+            {name: draw.integers(0, vocabulary, draw.integers(1, 200), np.int32) for name in ("c0", "eval+", "eval-")},
+        )
+        for _ in range(count)
+    ]
+    return [wire.score_request(str(i), ids, contexts) for i, (ids, contexts) in enumerate(work)]
+
+
+async def watch(service: Service, until: float) -> list[float]:
+    """MiB in use, every half second."""
+    found = []
+    while time.monotonic() < until and service.process.is_running() and service.process.status() != "zombie":
+        found.append(service.process.memory_info().rss / 2**20)
+        await asyncio.sleep(0.5)
+    return found
+
+
+async def run(
+    first: Service, second: Service, seconds: float, clients: int, vocabulary: int
+) -> tuple[Load, list[list[float]]]:
+    began = time.monotonic()
+    load = Load(draw_requests(50, vocabulary), began + seconds)
+    addresses = [f"127.0.0.1:{service.port}" for service in (first, second)]
+
+    async def end_the_first() -> None:
+        await asyncio.sleep(seconds / 2)
+        first.process.terminate()
+
+    memory = [asyncio.create_task(watch(service, load.until)) for service in (first, second)]
+    await asyncio.gather(end_the_first(), *(load.client(i, addresses) for i in range(clients)))
+    return load, [await task for task in memory]
+
+
+def verdict(load: Load, memory: list[list[float]], second: Service, exit_code: int | None) -> list[str]:
+    """What is wrong; empty = all is well."""
+    growth = [max(samples) - max(samples[: max(1, len(samples) // 4)]) for samples in memory]
+    checks = {
+        f"{load.wrong} answers differ": load.wrong == 0,
+        f"{load.unanswered} requests have no answer": load.unanswered == 0,
+        f"calls ended as {set(load.outcomes) - EXPECTED}": set(load.outcomes) <= EXPECTED,
+        "nobody was refused, it was no load": load.outcomes["RESOURCE_EXHAUSTED"] > 0,
+        "nobody was sent to the other replica": load.outcomes["UNAVAILABLE"] > 0,
+        f"the replica that got SIGTERM ended with {exit_code}": exit_code == 0,
+        "slots did not come back": second.metric("calopd_teacher_waiting_requests") == 0,
+        f"memory grew by {growth} MiB": max(growth) < GROWTH_MIB,
+    }
+    return [text for text, fine in checks.items() if not fine]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--clients", type=int, default=CLIENTS)
+    arguments = parser.parse_args()
+    with ExitStack() as stack:
+        first, second = (stack.enter_context(serving(DEMO_TEACHER, max_waiting=MAX_WAITING)) for _ in range(2))
+        print(f"{arguments.clients} clients, {MAX_WAITING} places a replica, {arguments.seconds:g} s ...", flush=True)
+        load, memory = asyncio.run(run(first, second, arguments.seconds, arguments.clients, VOCABULARY))
+        wrong = verdict(load, memory, second, first.exit_code(20))
+    for name, count in sorted(load.outcomes.items()):
+        print(f"{name:>20} {count:8,}")
+    for name, samples in zip(("first", "second"), memory, strict=True):
+        print(f"{name} replica: {samples[0]:.0f} MiB at the start, {max(samples):.0f} MiB at most")
+    raise SystemExit("error: " + "; ".join(wrong) if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
