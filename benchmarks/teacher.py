@@ -142,7 +142,7 @@ def main() -> None:
         for name in chosen:
             path, *sizes = MODELS[name]
             results[name] = measure(path(), *sizes, progress)
-    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+            RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     Console().print(table({name: results[name] for name in MODELS if name in results}))
     print(f"written to {RESULTS.relative_to(ROOT)}")
 
