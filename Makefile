@@ -5,8 +5,17 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 STUBS := calopd/v1
 
+# Today's `docker compose` where it is there, else the old docker-compose.
+COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
+ON_CPU := -f docker-compose.yml -f docker-compose.cpu.yml
+# Old versions build with BuildKit only when told to.
+export DOCKER_BUILDKIT := 1
+export COMPOSE_DOCKER_CLI_BUILD := 1
+DEPLOY := build/deploy
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-models test test-fast lint type proto proto-check bench lock clean
+.PHONY: up up-cpu down dashboards k8s-render test-deploy test-compose
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -55,6 +64,25 @@ proto-check: $(READY) ## fail where the committed stubs are not those of proto/
 
 bench: $(READY) ## ratios against named peers, written to benchmarks/results/
 	$(BIN)/python -m benchmarks.lm_head
+
+up: .env ## the whole system in containers on this host's 8 GPUs
+	$(COMPOSE) up -d --build
+	@echo "Grafana: http://127.0.0.1:$${GRAFANA_PORT:-3000} (admin, GRAFANA_PASSWORD of .env); logs: $(COMPOSE) logs -f learner"
+
+up-cpu: .env ## the demo in containers, without GPUs
+	$(COMPOSE) $(ON_CPU) up -d --build
+	@echo "Grafana: http://127.0.0.1:$${GRAFANA_PORT:-3000} (admin, GRAFANA_PASSWORD of .env); logs: $(COMPOSE) $(ON_CPU) logs -f learner-cpu"
+
+down: .env ## stop the containers; runs, models and metrics stay in their volumes
+	$(COMPOSE) $(ON_CPU) --profile gpu down --remove-orphans
+
+.env: | .env.example
+	@umask 077; for name in CALOPD_TOKEN REDIS_PASSWORD GRAFANA_PASSWORD; do \
+	  echo "s/^$$name=$$/$$name=$$(od -An -N24 -tx1 /dev/urandom | tr -d ' \n')/"; done | sed -f - .env.example > $@
+	@echo "made .env with fresh secrets"
+
+dashboards: $(READY) ## write the Grafana dashboards and the operator's rules from their sources
+	$(BIN)/python -m deploy.monitoring.grafana.dashboards
 
 lock: ## write requirements/cpu.lock from the environment as it is
 	@{ sed -n '/^#/p' requirements/cpu.lock; $(BIN)/pip freeze --exclude-editable --all | grep -viE '^(#|-e|calopd|pip=)' | sed 's/+cpu//' | sort -f; } > build.lock && mv build.lock requirements/cpu.lock
