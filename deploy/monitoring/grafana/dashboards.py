@@ -158,7 +158,23 @@ def dashboards() -> dict[str, dict[str, Any]]:
     }
 
 
+def operator_rules() -> str:
+    """The rules as the Prometheus operator wants them."""
+    groups = (HERE.parent / "rules" / "calopd.yml").read_text(encoding="utf-8")
+    indented = "".join(f"  {line}" if line.strip() else line for line in groups.splitlines(keepends=True))
+    head = "apiVersion: monitoring.coreos.com/v1\nkind: PrometheusRule\nmetadata:\n  name: calopd\nspec:\n"
+    return f"# Made from deploy/monitoring/rules/calopd.yml by `make dashboards`.\n{head}{indented}"
+
+
+def files() -> dict[Path, str]:
+    """What is made, and what is in it."""
+    made = {
+        HERE / "dashboards" / f"{name}.json": json.dumps(page, indent=1, ensure_ascii=False) + "\n"
+        for name, page in dashboards().items()
+    }
+    return made | {HERE.parents[1] / "k8s" / "components" / "monitoring" / "rules.yaml": operator_rules()}
+
+
 if __name__ == "__main__":
-    for name, page in dashboards().items():
-        text = json.dumps(page, indent=1, ensure_ascii=False)
-        (HERE / "dashboards" / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+    for file, text in files().items():
+        file.write_text(text, encoding="utf-8")
