@@ -84,6 +84,31 @@ down: .env ## stop the containers; runs, models and metrics stay in their volume
 dashboards: $(READY) ## write the Grafana dashboards and the operator's rules from their sources
 	$(BIN)/python -m deploy.monitoring.grafana.dashboards
 
+k8s-render: deploy/k8s/secrets/secrets.env ## the manifests of every overlay into build/k8s/
+	@mkdir -p build/k8s
+	@for overlay in cpu-demo gpu-8 gpu-multi; do kubectl kustomize deploy/k8s/overlays/$$overlay > build/k8s/$$overlay.yaml && echo build/k8s/$$overlay.yaml; done
+
+deploy/k8s/secrets/secrets.env: | deploy/k8s/secrets/secrets.env.example
+	@umask 077; for name in CALOPD_TOKEN REDIS_PASSWORD; do \
+	  echo "s/^$$name=$$/$$name=$$(od -An -N24 -tx1 /dev/urandom | tr -d ' \n')/"; done | sed -f - $@.example > $@
+	@echo "made $@ with fresh secrets"
+
+# What cannot be installed is skipped by the checks, which say so.
+$(DEPLOY)/.ready: requirements/deploy.lock tests/deploy/grafana/package.json
+	@mkdir -p $(DEPLOY)/node
+	@test -x $(DEPLOY)/venv/bin/python || $(BIN)/python -m venv $(DEPLOY)/venv
+	@$(DEPLOY)/venv/bin/pip install -qq --disable-pip-version-check --no-deps -r requirements/deploy.lock || echo "validators cannot be installed here"
+	@cp tests/deploy/grafana/package.json $(DEPLOY)/node/
+	@cd $(DEPLOY)/node && npm install --silent --no-audit --no-fund --ignore-scripts || echo "Grafana's types cannot be installed here"
+	@touch $@
+
+test-deploy: $(READY) $(DEPLOY)/.ready ## images, compose, Kubernetes and monitoring, checked without running them
+	$(BIN)/python -m tests.deploy.check
+	CALOPD_TEST_DEPLOY=tools $(BIN)/python -m pytest -q tests/deploy
+
+test-compose: $(READY) ## with a Docker engine: the CPU stack brought up, trained to its end, killed role by role, taken down
+	CALOPD_TEST_DEPLOY=engine $(BIN)/python -m pytest -s --timeout=3600 tests/deploy/test_stack.py
+
 lock: ## write requirements/cpu.lock from the environment as it is
 	@{ sed -n '/^#/p' requirements/cpu.lock; $(BIN)/pip freeze --exclude-editable --all | grep -viE '^(#|-e|calopd|pip=)' | sed 's/+cpu//' | sort -f; } > build.lock && mv build.lock requirements/cpu.lock
 

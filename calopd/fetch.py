@@ -18,7 +18,8 @@ POLL_SECONDS = 5.0
 
 def marker(model: str) -> Path:
     """Written when all files of a model are there: a snapshot folder exists from the first file on."""
-    return Path(os.environ.get("HF_HOME", Path.home() / ".cache" / "huggingface")) / "fetched" / model.replace("/", "--")
+    home = Path(os.environ.get("HF_HOME", Path.home() / ".cache" / "huggingface"))
+    return home / "fetched" / model.replace("/", "--")
 
 
 def main() -> None:

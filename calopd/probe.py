@@ -11,7 +11,15 @@ def grpc_is_well(address: str) -> bool:
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-    with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+    from calopd.access import channel_credentials
+
+    options = [("grpc.enable_http_proxy", 0)]
+    credentials = channel_credentials()
+    with (
+        grpc.secure_channel(address, credentials, options=options)
+        if credentials
+        else grpc.insecure_channel(address, options=options)
+    ) as channel:
         check = health_pb2_grpc.HealthStub(channel).Check
         answer = check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_SECONDS, wait_for_ready=True)
     return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)

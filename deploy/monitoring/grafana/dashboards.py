@@ -68,7 +68,7 @@ def grafana_panel(panel: Panel, number: int, x: int, y: int) -> dict[str, Any]:
     }
     if panel.runbook:
         section = 1 + list(runbook_sections()).index(panel.runbook)
-        out["links"] = [{"title": f"Runbook: {panel.runbook}", "url": f"{RUNBOOK}{section}", "targetBlank": True}]
+        out["links"] = [link(f"Runbook: {panel.runbook}", f"{RUNBOOK}{section}")]
     return out
 
 
@@ -105,9 +105,16 @@ def layout(rows: tuple[Row, ...]) -> list[dict[str, Any]]:
     return panels
 
 
+def link(title: str, url: str) -> dict[str, Any]:
+    return {
+        "title": title, "type": "link", "url": url, "icon": "dashboard", "keepTime": True, "includeVars": True,
+        "asDropdown": False, "targetBlank": True, "tags": [], "tooltip": "",
+    }  # fmt: skip
+
+
 def variable(name: str, label: str, query: str) -> dict[str, Any]:
     return {
-        "name": name, "label": label, "type": "query", "datasource": SOURCE, "query": query, "definition": query,
+        "name": name, "label": label, "type": "query", "datasource": SOURCE, "query": query,
         "refresh": 2, "multi": True, "includeAll": True, "allValue": ".*", "sort": 1,
         "current": {"text": "All", "value": "$__all"},
     }  # fmt: skip
@@ -124,13 +131,12 @@ def dashboard(uid: str, title: str, panels: list[dict[str, Any]], replicas: bool
         "timezone": "browser", "refresh": "10s", "time": {"from": "now-6h", "to": "now"}, "panels": panels,
         "templating": {"list": variables},
         "links": [
-            {"title": name, "type": "link", "url": f"/d/{other}", "icon": "dashboard", "keepTime": True,
-             "includeVars": True, "asDropdown": False, "targetBlank": False, "tags": [], "tooltip": ""}
+            link(name, f"/d/{other}")
             for other, name in others if other != uid
         ],
         "annotations": {"list": [
-            {"name": name, "datasource": SOURCE, "enable": True, "iconColor": color, "expr": expression,
-             "step": "15s", "titleFormat": name, "textFormat": text}
+            {"name": name, "datasource": SOURCE, "enable": True, "iconColor": color, "titleFormat": name,
+             "textFormat": text, "target": {"refId": "Anno", "expr": expression, "interval": "15s"}}
             for name, color, expression, text in ANNOTATIONS
         ]},
     }  # fmt: skip
