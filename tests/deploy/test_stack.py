@@ -107,7 +107,8 @@ def test_images_hold_no_root_no_compiler_no_cache_no_secret(stack: Stack) -> Non
         print(f"{image}: {images.size_mb(image):.0f} MB", flush=True)
         script = (
             "id -u; for tool in gcc g++ cc clang make; do command -v $tool; done; "
-            "find / -xdev \\( -name '*.whl' -o -path '*/.cache/pip' -o -name '*_Packages' \\) 2>/dev/null"
+            "find /opt /calopd /tmp /home /var/cache/apt /var/lib/apt -name '*.whl' -o -name '*.deb' -o -name '*_Packages'; "
+            "find / -xdev -path '*/.cache/*' 2>/dev/null"
         )
         said = images.docker("run", "--rm", "--entrypoint", "sh", image, "-c", script, check=False)
         assert said.split() == ["10001"], said
