@@ -108,7 +108,7 @@ test-deploy: $(READY) $(DEPLOY)/.ready ## images, compose, Kubernetes and monito
 	CALOPD_TEST_DEPLOY=tools $(BIN)/python -m pytest -q tests/deploy
 
 test-compose: $(READY) ## with a Docker engine: the CPU stack brought up, trained to its end, killed role by role, taken down
-	CALOPD_TEST_DEPLOY=engine $(BIN)/python -m pytest -s --timeout=3600 tests/deploy/test_stack.py
+	CALOPD_TEST_DEPLOY=engine $(BIN)/python -m pytest -s --timeout=3600 tests/deploy/test_rendezvous.py tests/deploy/test_stack.py
 
 lock: ## write requirements/cpu.lock from the environment as it is
 	@{ sed -n '/^#/p' requirements/cpu.lock; $(BIN)/pip freeze --exclude-editable --all | grep -viE '^(#|-e|calopd|pip=)' | sed 's/+cpu//' | sort -f; } > build.lock && mv build.lock requirements/cpu.lock

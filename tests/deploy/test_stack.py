@@ -107,7 +107,7 @@ def test_images_hold_no_root_no_compiler_no_cache_no_secret(stack: Stack) -> Non
         print(f"{image}: {images.size_mb(image):.0f} MB", flush=True)
         script = (
             "id -u; for tool in gcc g++ cc clang make; do command -v $tool; done; "
-            "find /opt /calopd /tmp /home /var/cache/apt /var/lib/apt -name '*.whl' -o -name '*.deb' -o -name '*_Packages'; "
+            "find /opt /calopd /tmp /var/cache/apt /var/lib/apt -name '*.whl' -o -name '*.deb' -o -name '*_Packages'; "
             "find / -xdev -path '*/.cache/*' 2>/dev/null"
         )
         said = images.docker("run", "--rm", "--entrypoint", "sh", image, "-c", script, check=False)
@@ -136,12 +136,27 @@ def test_the_run_trains_to_its_end_whatever_is_killed(stack: Stack) -> None:
         images.docker("kill", stack.container(service))
         stack.compose("up", "-d", "--no-build", *SERVICES)
         wait(f"{service} killed: two more steps", lambda n=before: stack.steps_done() >= n + 2)
+    _call_without_a_token(stack)
     images.docker("kill", stack.container("prometheus"))
     stack.compose("up", "-d", "--no-build", *SERVICES)
     wait("prometheus killed: healthy", lambda: stack.healthy("prometheus"))
     wait("the run is finished", stack.finished, seconds=1_800)
     _the_run_is_whole(stack)
     _every_expression_has_data(stack, began)
+
+
+def _call_without_a_token(stack: Stack) -> None:
+    """Nobody gets in; and the teacher counts it as refused."""
+    script = """
+import grpc
+from calopd.v1 import teacher_scorer_pb2 as pb, teacher_scorer_pb2_grpc as service
+try:
+    service.TeacherScorerStub(grpc.insecure_channel("teacher:50051")).Describe(pb.DescribeRequest(), timeout=60)
+except grpc.RpcError as error:
+    print(error.code().name)
+"""
+    said = images.docker("exec", stack.container("rollout-cpu"), "python", "-c", script)
+    assert said == "UNAUTHENTICATED"
 
 
 def _targets_are_scraped(stack: Stack) -> None:
