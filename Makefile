@@ -5,8 +5,18 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 STUBS := calopd/v1
 
+# Today's `docker compose` where it is there, else the old docker-compose.
+COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
+ON_CPU := -f docker-compose.yml -f docker-compose.cpu.yml
+# Old versions build with BuildKit only when told to.
+export DOCKER_BUILDKIT := 1
+export COMPOSE_DOCKER_CLI_BUILD := 1
+export REVISION := $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)
+DEPLOY := build/deploy
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-models test test-fast lint type proto proto-check bench bench-teacher load-teacher lock clean
+.PHONY: up up-cpu down dashboards k8s-render test-deploy test-compose
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -62,6 +72,50 @@ bench-teacher: $(READY) ## the teacher against transformers, vLLM and the limit;
 
 load-teacher: $(READY) ## 64 clients on two teachers for two minutes: cancellations, SIGTERM, memory
 	$(BIN)/python -m benchmarks.teacher_load
+
+up: .env ## the whole system in containers on this host's 8 GPUs
+	$(COMPOSE) up -d --build
+	@echo "Grafana: http://127.0.0.1:$${GRAFANA_PORT:-3000} (admin, GRAFANA_PASSWORD of .env); logs: $(COMPOSE) logs -f learner"
+
+up-cpu: .env ## the demo in containers, without GPUs
+	$(COMPOSE) $(ON_CPU) up -d --build
+	@echo "Grafana: http://127.0.0.1:$${GRAFANA_PORT:-3000} (admin, GRAFANA_PASSWORD of .env); logs: $(COMPOSE) $(ON_CPU) logs -f learner-cpu"
+
+down: .env ## stop the containers; runs, models and metrics stay in their volumes
+	$(COMPOSE) $(ON_CPU) --profile gpu down --remove-orphans
+
+.env: | .env.example
+	@umask 077; for name in CALOPD_TOKEN REDIS_PASSWORD GRAFANA_PASSWORD; do \
+	  echo "s/^$$name=$$/$$name=$$(od -An -N24 -tx1 /dev/urandom | tr -d ' \n')/"; done | sed -f - .env.example > $@
+	@echo "made .env with fresh secrets"
+
+dashboards: $(READY) ## write the Grafana dashboards and the operator's rules from their sources
+	$(BIN)/python -m deploy.monitoring.grafana.dashboards
+
+k8s-render: deploy/k8s/secrets/secrets.env ## the manifests of every overlay into build/k8s/
+	@mkdir -p build/k8s
+	@for overlay in cpu-demo gpu-8 gpu-multi; do kubectl kustomize deploy/k8s/overlays/$$overlay > build/k8s/$$overlay.yaml && echo build/k8s/$$overlay.yaml; done
+
+deploy/k8s/secrets/secrets.env: | deploy/k8s/secrets/secrets.env.example
+	@umask 077; for name in CALOPD_TOKEN REDIS_PASSWORD; do \
+	  echo "s/^$$name=$$/$$name=$$(od -An -N24 -tx1 /dev/urandom | tr -d ' \n')/"; done | sed -f - $@.example > $@
+	@echo "made $@ with fresh secrets"
+
+# What cannot be installed is skipped by the checks, which say so.
+$(DEPLOY)/.ready: requirements/deploy.lock tests/deploy/grafana/package.json
+	@mkdir -p $(DEPLOY)/node
+	@test -x $(DEPLOY)/venv/bin/python || $(BIN)/python -m venv $(DEPLOY)/venv
+	@$(DEPLOY)/venv/bin/pip install -qq --disable-pip-version-check --no-deps -r requirements/deploy.lock || echo "validators cannot be installed here"
+	@cp tests/deploy/grafana/package.json $(DEPLOY)/node/
+	@cd $(DEPLOY)/node && npm install --silent --no-audit --no-fund --ignore-scripts || echo "Grafana's types cannot be installed here"
+	@touch $@
+
+test-deploy: $(READY) $(DEPLOY)/.ready ## images, compose, Kubernetes and monitoring, checked without running them
+	$(BIN)/python -m tests.deploy.check
+	CALOPD_TEST_DEPLOY=tools $(BIN)/python -m pytest -q tests/deploy
+
+test-compose: $(READY) ## with a Docker engine: the CPU stack brought up, trained to its end, killed role by role, taken down
+	CALOPD_TEST_DEPLOY=engine $(BIN)/python -m pytest -s --timeout=3600 tests/deploy/test_rendezvous.py tests/deploy/test_stack.py
 
 lock: ## write requirements/cpu.lock from the environment as it is
 	@{ sed -n '/^#/p' requirements/cpu.lock; $(BIN)/pip freeze --exclude-editable --all | grep -viE '^(#|-e|calopd|pip=)' | sed 's/+cpu//' | sort -f; } > build.lock && mv build.lock requirements/cpu.lock

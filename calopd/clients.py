@@ -10,7 +10,7 @@ import grpc
 import numpy as np
 from prometheus_client import Counter
 
-from calopd import wire
+from calopd import access, wire
 from calopd.errors import EngineFailed, InvalidRequest, UnhealthyTeacher
 from calopd.health import check_scores
 from calopd.tokens import check_same_vocabulary, fingerprint
@@ -51,7 +51,13 @@ class TeacherClient:
     def __init__(
         self, addresses: Sequence[str], *, token: str = "", deadline_seconds: float = 600.0, in_flight: int = 64
     ) -> None:
-        self._channels = [grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) for address in addresses]
+        credentials = access.channel_credentials()
+        self._channels = [
+            grpc.aio.secure_channel(address, credentials, options=CHANNEL_OPTIONS)
+            if credentials
+            else grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+            for address in addresses
+        ]
         self._all_stubs = [TeacherScorerStub(channel) for channel in self._channels]
         self._stubs = itertools.cycle(self._all_stubs)
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()

@@ -46,6 +46,11 @@ class Config(Section):
         return self.run.dir / self.run.name
 
     @property
+    def policies(self) -> Path:
+        """Where the learner publishes and the rollouts read."""
+        return self.run.policies / self.run.name if self.run.policies else self.run_dir / "policies"
+
+    @property
     def teacher_addresses(self) -> tuple[str, ...]:
         return self.teacher.addresses or (f"127.0.0.1:{self.teacher.port}",)
 
@@ -95,6 +100,17 @@ def check_resumable(saved: Config, wanted: Config) -> None:
                 raise ConfigError(
                     f"the run began with {section}.{key} = {value}, not {other}: start a new one for that"
                 )
+
+
+def keep_with_run(config: Config) -> None:
+    """Save the resolved configuration in the run's directory; one that would make it another run is refused."""
+    file = config.run_dir / "config.toml"
+    if file.exists():
+        check_resumable(load_config(file, environ={}), config)
+        return
+    aside = file.with_name("config.toml.aside")
+    aside.write_text(config.to_toml(), encoding="utf-8")
+    os.replace(aside, file)
 
 
 def _put(values: dict[str, Any], keys: list[str], text: str, where: str) -> None:

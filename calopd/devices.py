@@ -1,6 +1,7 @@
 """Where to compute: the same code on CPU and GPU, chosen by one setting."""
 
 import os
+import shutil
 
 import torch
 
@@ -31,3 +32,6 @@ def set_vllm_environment(kv_cache_gib: int, threads: int) -> None:
         # In one process: a second one would be bound to a single core and take five times as long to start.
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         os.environ.setdefault("OMP_NUM_THREADS", str(threads or os.cpu_count()))
+        if shutil.which("g++") is None:
+            # A small function of vLLM's sampler is compiled on its first call; images have no compiler.
+            os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")

@@ -55,13 +55,14 @@ def ports(config: Config) -> dict[str, int]:
     return out
 
 
-def _is_local(path: str) -> bool:
+def is_local(path: str) -> bool:
+    """Whether a model's path is a folder; else it is the hub's owner/name."""
     return path.startswith((".", "/", "~")) or path.count("/") != 1 or Path(path).exists()
 
 
 def _check_model(key: str, path: str) -> None:
     directory = Path(path)
-    if not _is_local(path):
+    if not is_local(path):
         return  # a hub id: its service downloads it, and says so where it cannot
     if not (directory / "config.json").is_file() or not list(directory.glob("*.safetensors")):
         raise ConfigError(f"{key} = {path!r}: no model there (expected config.json and *.safetensors)")

@@ -72,6 +72,16 @@ class Arrival:
     tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """Tickets that nobody has, those in the hands of workers, the age of the oldest, and dead letters."""
+
+    waiting: int
+    claimed: int
+    oldest_seconds: float
+    dead: int
+
+
 def connect(url: str) -> "redis.Redis":
     """A client that retries a lost connection with backoff."""
     if not url:
@@ -216,6 +226,23 @@ class Queue:
     def waiting(self) -> int:
         """Tickets not done yet, claimed or not."""
         return int(self.client.xlen(self._key("tickets")))
+
+    def depth(self) -> Depth:
+        """How much there is to do, and for how long."""
+        key = self._key("tickets")
+        try:
+            claimed = int(self.client.xpending(key, GROUP)["pending"])
+        except redis.ResponseError:  # no rollout has come yet: nobody holds a ticket
+            claimed = 0
+        first = self.client.xrange(key, count=1)
+        seconds, microseconds = self.client.time()
+        age = seconds + microseconds / 1e6 - int(first[0][0].split(b"-")[0]) / 1e3 if first else 0.0
+        return Depth(
+            waiting=max(0, self.waiting() - claimed),
+            claimed=claimed,
+            oldest_seconds=max(0.0, age),
+            dead=int(self.client.xlen(self._key("dead"))),
+        )
 
 
 def _streams(reply: Any) -> list[tuple[bytes, list[tuple[bytes, dict[bytes, bytes]]]]]:

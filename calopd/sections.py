@@ -24,6 +24,8 @@ class Run(Section):
     name: str = Field(default="run", pattern=r"^[A-Za-z0-9._-]+$")
     dir: Path = Path("runs")
     """The run lives in `dir`/`name`."""
+    policies: Path | None = None
+    """Policies pass from learner to rollouts in `policies`/`name` (a tmpfs); unset = in the run's directory."""
     steps: int = Field(default=100, ge=1)
     seed: int = 0
     deterministic: bool = False

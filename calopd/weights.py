@@ -17,13 +17,13 @@ WEIGHTS = "model.safetensors"
 MANIFEST = "manifest.json"
 
 
-def policy_dir(run_dir: Path, version: int) -> Path:
-    return run_dir / "policies" / f"{version:06d}"
+def policy_dir(policies: Path, version: int) -> Path:
+    return policies / f"{version:06d}"
 
 
-def publish_policy(run_dir: Path, version: int, tensors: Mapping[str, torch.Tensor], run: str) -> str:
+def publish_policy(policies: Path, version: int, tensors: Mapping[str, torch.Tensor], run: str) -> str:
     """Write policy `version` aside and rename it into place; its sha256. The same bytes are left where they are."""
-    target = policy_dir(run_dir, version)
+    target = policy_dir(policies, version)
     aside = target.with_name(target.name + ".aside")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
@@ -53,9 +53,9 @@ def _manifest(directory: Path) -> dict[str, Any]:
     return manifest
 
 
-def verify_policy(run_dir: Path, version: int) -> tuple[Path, str]:
+def verify_policy(policies: Path, version: int) -> tuple[Path, str]:
     """The directory of a published policy and its sha256, after its bytes have been compared with its manifest."""
-    directory = policy_dir(run_dir, version)
+    directory = policy_dir(policies, version)
     manifest = _manifest(directory)
     try:
         digest = sha256(directory / WEIGHTS)
@@ -70,8 +70,8 @@ def load_policy(directory: Path) -> dict[str, torch.Tensor]:
     return load_file(directory / WEIGHTS)
 
 
-def prune_policies(run_dir: Path, newest: int, keep: int) -> None:
-    for directory in (run_dir / "policies").iterdir():
+def prune_policies(policies: Path, newest: int, keep: int) -> None:
+    for directory in policies.iterdir():
         if directory.name.isdigit() and int(directory.name) <= newest - keep:
             shutil.rmtree(directory, ignore_errors=True)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from calopd.config import Config
+from calopd.config import Config, keep_with_run
 from calopd.data import load_problems
 from calopd.errors import TooFewTrajectories
 from calopd.losses import denominator
@@ -31,6 +31,7 @@ from services.learner.status import Status, serve_status
 from services.learner.step_facts import merge_facts, rollout_shape
 from services.learner.student import full_weights, load_student, shard
 from services.learner.tickets import step_batch, step_tickets
+from services.learner.watch import watch
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +60,11 @@ class Learner:
         self._clock, self._idle = time.monotonic(), 0.0
         if ranks.first:
             self._lock = single_learner(self.run_dir)
+            keep_with_run(config)
             self.tokenizer = load_tokenizer(config.student.path)
+            metrics.run_info.labels(config.method.name, config.student.path, config.teacher.path).set(1)
+            metrics.steps_wanted.set(config.run.steps)
+            watch(config.queue.url, run_id, {"run": self.run_dir, "policies": config.policies})
             serve_status(self.status, settings.port)
 
     def run(self) -> None:
@@ -94,14 +99,16 @@ class Learner:
             if batch.startswith("step-") and (batch < here or (batch > here and not self.config.run.deterministic)):
                 self.queue.release_batch(batch)
         self.status.step = self.record.step
+        metrics.last_step.values = {"step": self.record.step, "policy_version": self.record.step}
+        metrics.checkpoint_time.set(found.stat().st_mtime if found else time.time())
 
     def _publish(self) -> None:
         """Publish the student as policy `record.step` and announce it."""
         weights = full_weights(self.student)
         if self.ranks.first:
             version, keep = self.record.step, self.config.learner.keep_policies
-            sha256 = publish_policy(self.run_dir, version, weights, self.queue.run)
-            prune_policies(self.run_dir, version, keep)
+            sha256 = publish_policy(self.config.policies, version, weights, self.queue.run)
+            prune_policies(self.config.policies, version, keep)
             self.queue.announce_policy(version, sha256)
 
     def _evaluate(self, label: str, at: int) -> None:
@@ -111,6 +118,7 @@ class Learner:
         self.status.phase = f"evaluating {label}"
         result = evaluate(self.config, self.queue, self.run_dir, label, self.record.step, self.status)
         self.status.evaluations[label] = result["accuracy"]
+        metrics.evaluation.labels(label).set(result["accuracy"])
         log.info("evaluation %s: %s", label, result["accuracy"])
 
     def _step(self, step: int) -> None:

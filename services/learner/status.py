@@ -6,9 +6,11 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI, Response
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from calopd import access
+from calopd.telemetry import metrics_of_run
+from services.learner import metrics
 
 
 class Status:
@@ -17,12 +19,23 @@ class Status:
     def __init__(self, run: str, steps: int) -> None:
         self.run, self.steps = run, steps
         self.step = 0
-        self.phase = "starting"
+        self._phase, self._since = "starting", time.monotonic()
         self.progress = ""
         self.last_metrics: dict[str, Any] = {}
         self.evaluations: dict[str, float] = {}
         self._durations: list[float] = []
         self._started = time.time()
+
+    @property
+    def phase(self) -> str:
+        return self._phase
+
+    @phase.setter
+    def phase(self, phase: str) -> None:
+        """The first word is the phase's name in the metrics."""
+        now = time.monotonic()
+        metrics.phase_seconds.labels(self._phase.split()[0]).inc(now - self._since)
+        self._phase, self._since = phase, now
 
     def finish_step(self, line: dict[str, Any]) -> None:
         self.step = line["step"] + 1
@@ -62,8 +75,8 @@ def serve_status(status: Status, port: int) -> None:
         return status.as_dict()
 
     @app.get("/metrics")
-    def metrics() -> Response:
-        return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+    def get_metrics() -> Response:
+        return Response(metrics_of_run(status.run), media_type=CONTENT_TYPE_LATEST)
 
     server = uvicorn.Server(uvicorn.Config(app, host=access.host(), port=port, log_config=None))
     threading.Thread(target=server.run, name="status", daemon=True).start()

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import torch
 from fastapi import Depends, FastAPI, HTTPException, Response
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ConfigDict, Field
 
 from calopd import access
@@ -15,6 +15,7 @@ from calopd.calibration import calibrated_advantage, retained_ratio, tsd_region,
 from calopd.contexts import BASE
 from calopd.errors import CalopdError
 from calopd.sections import MethodSection
+from calopd.telemetry import metrics_of_run
 from calopd.types import Problem, Sample, Sampling, Scores
 from services.rollout.engine import SampleRequest
 from services.rollout.worker import Worker
@@ -41,7 +42,7 @@ class GenerateRequest(BaseModel):
     score: bool = False
 
 
-def create_app(worker: Worker, method: MethodSection, max_tokens: int) -> FastAPI:
+def create_app(worker: Worker, method: MethodSection, max_tokens: int, run: str) -> FastAPI:
     app = FastAPI(title="calopd rollout", docs_url=None, redoc_url=None)
 
     @app.get("/healthz")
@@ -61,7 +62,7 @@ def create_app(worker: Worker, method: MethodSection, max_tokens: int) -> FastAP
 
     @app.get("/metrics")
     def metrics() -> Response:
-        return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+        return Response(metrics_of_run(run), media_type=CONTENT_TYPE_LATEST)
 
     @app.get("/v1/policy")
     def policy() -> dict[str, Any]:

@@ -87,12 +87,12 @@ async def serve(config: Config) -> None:
         engine=engine,
         teacher=teacher,
         prompts=Prompts.configured(config, tokenizer, problems),
-        run_dir=config.run_dir,
+        policies=config.policies,
         max_in_flight=rollout.max_in_flight,
         lease_seconds=rollout.lease_seconds,
         max_deliveries=rollout.max_deliveries,
     )
-    app = create_app(worker, config.method, rollout.max_tokens)
+    app = create_app(worker, config.method, rollout.max_tokens, config.run.name)
     server = uvicorn.Server(uvicorn.Config(app, host=access.host(), port=rollout.port, log_config=None))
     working = asyncio.create_task(worker.run())
     serving = asyncio.create_task(server.serve())

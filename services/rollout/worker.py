@@ -33,14 +33,14 @@ class Worker:
         engine: SamplingEngine,
         teacher: TeacherClient,
         prompts: Prompts,
-        run_dir: Path,
+        policies: Path,
         max_in_flight: int,
         lease_seconds: float,
         max_deliveries: int,
     ) -> None:
         self.name = name
         self.queue, self.engine, self.teacher = queue, engine, teacher
-        self.prompts, self.run_dir = prompts, run_dir
+        self.prompts, self.policies = prompts, policies
         self.max_in_flight, self.lease_seconds, self.max_deliveries = max_in_flight, lease_seconds, max_deliveries
         self._active: dict[str, Claim] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -126,11 +126,12 @@ class Worker:
         if problem is None:
             raise InvalidRequest(f"problem {ticket.problem_id!r} is in neither data.train nor data.heldout")
         prompt_ids = self.prompts.ids(problem)
-        sample = await self._sample(ticket, prompt_ids)
+        with metrics.sample_seconds.time():
+            sample = await self._sample(ticket, prompt_ids)
         scores = None
         if ticket.contexts:
             prompts = {name: self.prompts.ids(problem, name) for name in ticket.contexts}
-            with metrics.scoring.track_inprogress():
+            with metrics.scoring.track_inprogress(), metrics.score_seconds.time():
                 scores = await self.teacher.score(
                     ticket.id,
                     sample.response_ids,
@@ -173,7 +174,7 @@ class Worker:
                 if self.engine.policy_version == version and sha256 in (None, self._policy_sha256):
                     return
                 try:
-                    directory, found = await asyncio.to_thread(verify_policy, self.run_dir, version)
+                    directory, found = await asyncio.to_thread(verify_policy, self.policies, version)
                     if sha256 not in (None, found):
                         raise PolicyError(f"policy {version} at {directory} is not the one that was announced")
                 except PolicyError:

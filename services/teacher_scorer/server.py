@@ -90,7 +90,8 @@ async def serve(config: Config) -> None:
     probes = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(probes, server)
     reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
-    server.add_insecure_port(f"{access.host()}:{teacher.port}")
+    address, credentials = f"{access.host()}:{teacher.port}", access.server_credentials()
+    server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
     start_http_server(teacher.metrics_port, addr=access.host())
 
     loop = asyncio.get_running_loop()

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from calopd import embedded
-from calopd.queue import Claim, Queue, connect
+from calopd.queue import Claim, Depth, Queue, connect
 from calopd.types import Sample, Sampling, Scores, Ticket, TopK, Trajectory
+from services.learner.watch import Watch
 
 
 def ticket(index: int, batch: str = "step-000000") -> Ticket:
@@ -206,3 +207,27 @@ def test_nothing_is_lost_when_the_server_is_killed(redis_server, queue):
     assert len(queue.own_claims("a")) == 2
     assert queue.commit(second, trajectory(second.ticket))
     assert len(queue.claim("b", 10)) == 1
+
+
+def test_depth_tells_what_waits_and_for_how_long(redis_server):
+    queue = Queue(connect(redis_server.url), "depth")
+    assert queue.depth() == Depth(waiting=0, claimed=0, oldest_seconds=0.0, dead=0)
+    queue.open_batch("step-000000", [ticket(i) for i in range(3)])
+    assert (queue.depth().waiting, queue.depth().claimed) == (3, 0)
+    queue.join()
+    first, second = queue.claim("a", 2)
+    depth = queue.depth()
+    assert (depth.waiting, depth.claimed, depth.dead) == (1, 2, 0)
+    assert 0 <= depth.oldest_seconds < 60
+    queue.bury(first, "too long")
+    queue.commit(second, trajectory(second.ticket))
+    assert (queue.depth().claimed, queue.depth().dead) == (0, 1)
+
+
+def test_the_learners_page_says_that_redis_is_gone_instead_of_waiting_for_it(tmp_path):
+    families = {
+        family.name: family.samples for family in Watch("redis://127.0.0.1:1/0", "r", {"run": tmp_path}).collect()
+    }
+    assert families["calopd_learner_queue_up"][0].value == 0
+    assert families["calopd_learner_queue_tickets"] == []
+    assert families["calopd_learner_disk_free_bytes"][0].labels == {"volume": "run"}

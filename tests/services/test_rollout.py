@@ -173,7 +173,7 @@ def test_a_policy_that_is_not_there_yet_is_waited_for(replica, tiny):
     replica.queue.open_batch("step-000002", [dataclasses.replace(ticket, policy_version=1)])
     assert replica.queue.arrivals("step-000002", block_seconds=1.0) == []
     weights = load_file(tiny.student / "model.safetensors")
-    sha256 = publish_policy(tiny.root / "runs" / "rollout", 1, weights, replica.run)
+    sha256 = publish_policy(tiny.root / "runs" / "rollout" / "policies", 1, weights, replica.run)
     replica.queue.announce_policy(1, sha256)
     replica.wait_for("step-000002", 1)
     assert replica.queue.results("step-000002", [0])[0].sample.policy_version == 1

@@ -43,4 +43,4 @@ def test_the_last_ones_are_kept(tmp_path):
     for version in range(5):
         publish_policy(tmp_path, version, {"w": torch.zeros(1)}, "r")
         prune_policies(tmp_path, version, keep=2)
-    assert sorted(d.name for d in (tmp_path / "policies").iterdir()) == ["000003", "000004"]
+    assert sorted(d.name for d in tmp_path.iterdir()) == ["000003", "000004"]

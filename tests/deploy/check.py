@@ -1,0 +1,241 @@
+"""`make test-deploy`: what of images, compose, Kubernetes and monitoring can be checked without running it.
+
+    python -m tests.deploy.check [ROOT]
+
+A check whose tool is not on this machine is skipped and says so.
+"""
+
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.deploy import manifests, promql
+
+ROOT = Path(__file__).parents[2]
+TOOLS = ROOT / "build" / "deploy"
+OVERLAYS = ("cpu-demo", "gpu-8", "gpu-multi")
+KUBERNETES = ("1.31", "1.37")
+OPERATORS = {"monitoring.coreos.com/v1", "cert-manager.io/v1"}
+"""Kinds of operators: no validator here knows their schemas."""
+SECRETS = {"CALOPD_TOKEN": "token", "REDIS_PASSWORD": "password", "GRAFANA_PASSWORD": "password"}
+
+
+class Skipped(Exception):
+    """A tool is not there."""
+
+
+class Unrenderable(Exception):
+    """kustomize cannot make manifests of an overlay."""
+
+
+def tool(name: str) -> str:
+    places = [str(TOOLS / "venv" / "bin"), str(TOOLS / "node" / "node_modules" / ".bin"), os.environ["PATH"]]
+    found = shutil.which(name, path=os.pathsep.join(places))
+    if found is None:
+        raise Skipped(f"{name} is not installed")
+    return found
+
+
+def run(command: list[str], cwd: Path, **environment: str) -> tuple[int, str]:
+    done = subprocess.run(
+        command, cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, **environment}
+    )
+    return done.returncode, done.stdout.strip()
+
+
+def dockerfile(root: Path) -> Iterator[str]:
+    code, said = run([tool("hadolint"), "deploy/docker/Dockerfile"], root)
+    if code:
+        yield said
+
+
+def compose_schema(root: Path) -> Iterator[str]:
+    files = ["docker-compose.yml", "docker-compose.cpu.yml", "deploy/docker/roles.yml"]
+    code, said = run([tool("check-jsonschema"), "--builtin-schema", "vendor.compose-spec", *files], root)
+    if code:
+        yield said
+
+
+def compose_command() -> list[str]:
+    if shutil.which("docker") and not run(["docker", "compose", "version"], ROOT)[0]:
+        return ["docker", "compose"]
+    return [tool("docker-compose")]
+
+
+def compose_config(root: Path) -> Iterator[str]:
+    """All combinations load, and none does without its secrets."""
+    command = compose_command()
+    on_cpu = ["-f", "docker-compose.yml", "-f", "docker-compose.cpu.yml"]
+    for files, profiles in itertools.product(([], on_cpu), ([], ["--profile", "gpu"])):
+        code, said = run([*command, *files, *profiles, "config", "-q"], root, **SECRETS)
+        if code:
+            yield f"{' '.join(files + profiles)}: {said}"
+    code, _ = run([*command, "config", "-q"], root, CALOPD_TOKEN="", REDIS_PASSWORD="", GRAFANA_PASSWORD="")
+    if not code:
+        yield "docker-compose.yml loads although its secrets are not set"
+
+
+def compose_gpus(root: Path) -> Iterator[str]:
+    services = yaml.safe_load((root / "docker-compose.yml").read_text())["services"]
+    reserved = [
+        device
+        for service in services.values()
+        for entry in service.get("deploy", {}).get("resources", {}).get("reservations", {}).get("devices", [])
+        for device in entry["device_ids"]
+    ]
+    defaults = sorted(int(device.partition(":-")[2].rstrip("}")) for device in reserved)
+    if defaults != list(range(8)):
+        yield f"docker-compose.yml reserves the GPUs {defaults} by default, not 0 to 7"
+    example = (root / ".env.example").read_text()
+    for device in reserved:
+        name = device[2:].partition(":-")[0]
+        if f"\n{name}=" not in example:
+            yield f".env.example does not speak of {name}"
+
+
+def render(root: Path, overlay: str) -> list[manifests.Object]:
+    kubectl = tool("kubectl")
+    # In a copy, so that secrets of this clone are neither needed nor shown.
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder)
+        shutil.copytree(root / "deploy", copy / "deploy")
+        shutil.copytree(root / "configs", copy / "configs")
+        secrets = copy / "deploy" / "k8s" / "secrets"
+        shutil.copy(secrets / "secrets.env.example", secrets / "secrets.env")
+        code, said = run([kubectl, "kustomize", f"deploy/k8s/overlays/{overlay}"], copy)
+    if code:
+        raise Unrenderable(said)
+    return [thing for thing in yaml.safe_load_all(said) if thing]
+
+
+def kubernetes(root: Path) -> Iterator[str]:
+    for overlay in OVERLAYS:
+        objects = render(root, overlay)
+        yield from (f"{overlay}: {fault}" for fault in manifests.faults(objects))
+        if overlay == "gpu-8" and manifests.gpus(objects) != 8:
+            yield f"gpu-8 asks for {manifests.gpus(objects)} GPUs"
+
+
+def kubernetes_schema(root: Path) -> Iterator[str]:
+    """Strict, and what the validator only warns of is an error too."""
+    validate = tool("kubernetes-validate")
+    for overlay in OVERLAYS:
+        known = [thing for thing in render(root, overlay) if thing["apiVersion"] not in OPERATORS]
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+            yaml.safe_dump_all(known, file)
+            file.flush()
+            for version in KUBERNETES:
+                _, said = run([validate, "--strict", "-k", version, file.name], root)
+                lines = [line.replace(file.name, overlay) for line in said.splitlines() if not line.startswith("INFO")]
+                yield from (f"Kubernetes {version}: {line}" for line in lines)
+
+
+def rules(root: Path) -> Iterator[str]:
+    promtool = tool("promtool")
+    monitoring = root / "deploy" / "monitoring"
+    for command in (
+        [promtool, "check", "rules", str(monitoring / "rules" / "calopd.yml")],
+        [promtool, "check", "config", "--syntax-only", str(monitoring / "prometheus.yml")],
+        [promtool, "test", "rules", "tests/deploy/rules.test.yml"],
+    ):
+        code, said = run(command, root)
+        if code:
+            yield said
+
+
+def pages(root: Path) -> dict[str, dict[str, Any]]:
+    folder = root / "deploy" / "monitoring" / "grafana" / "dashboards"
+    return {file.stem: json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))}
+
+
+def alert_rules(root: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load((root / "deploy" / "monitoring" / "rules" / "calopd.yml").read_text())
+    return loaded
+
+
+def dashboard_types(root: Path) -> Iterator[str]:
+    tsc = tool("tsc")
+    folder = TOOLS / "node"
+    shutil.copy(root / "tests" / "deploy" / "grafana" / "dashboard.ts", folder)
+    for name, page in pages(root).items():
+        text = f"import type {{ Page }} from './dashboard';\nexport const page: Page = {json.dumps(page, indent=1)};\n"
+        (folder / f"{name}.ts").write_text(text)
+    options = ["--noEmit", "--strict", "--skipLibCheck", "--module", "esnext", "--moduleResolution", "node"]
+    code, said = run([tsc, *options, *(f"{name}.ts" for name in pages(root))], folder)
+    if code:
+        yield said
+
+
+def dashboard_layout(root: Path) -> Iterator[str]:
+    """Ids are unique, panels do not overlap and stay on the page."""
+    uids = Counter(page["uid"] for page in pages(root).values())
+    yield from (f"two dashboards have the uid {uid}" for uid, count in uids.items() if count > 1)
+    for name, page in pages(root).items():
+        ids = Counter(panel["id"] for panel in page["panels"])
+        yield from (f"{name}: two panels have the id {number}" for number, count in ids.items() if count > 1)
+        taken: dict[tuple[int, int], str] = {}
+        for panel in page["panels"]:
+            at = panel["gridPos"]
+            cells = itertools.product(range(at["x"], at["x"] + at["w"]), range(at["y"], at["y"] + at["h"]))
+            hit = {taken.setdefault(cell, panel["title"]) for cell in cells} - {panel["title"]}
+            yield from (f"{name}: {panel['title']} lies over {other}" for other in sorted(hit))
+            if at["x"] + at["w"] > 24:
+                yield f"{name}: {panel['title']} is wider than the page"
+
+
+def metric_names(root: Path) -> Iterator[str]:
+    """What panels and rules ask for is what the services export."""
+    recorded = promql.records(alert_rules(root))
+    known = promql.exported() | recorded
+    asked = promql.rule_expressions(alert_rules(root))
+    for name, page in pages(root).items():
+        asked |= {f"{name}, {where}": expression for where, expression in promql.panel_expressions(page).items()}
+    for where, expression in asked.items():
+        for unknown in sorted(promql.names_in(expression) - known):
+            yield f"{where}: nobody exports {unknown}"
+
+
+def runbook(root: Path) -> Iterator[str]:
+    anchors = promql.runbook_anchors(root)
+    for group in alert_rules(root)["groups"]:
+        for rule in group["rules"]:
+            place = rule.get("annotations", {}).get("runbook", "")
+            if "alert" in rule and place.removeprefix("docs/runbook.md#") not in anchors:
+                yield f"{rule['alert']}: docs/runbook.md has no section for {place!r}"
+
+
+CHECKS: tuple[Callable[[Path], Iterator[str]], ...] = (
+    dockerfile, compose_schema, compose_config, compose_gpus, kubernetes, kubernetes_schema, rules, dashboard_types,
+    dashboard_layout, metric_names, runbook,
+)  # fmt: skip
+
+
+def main(root: Path) -> int:
+    failed = 0
+    for check in CHECKS:
+        try:
+            found = list(check(root))
+        except Skipped as reason:
+            print(f"skipped  {check.__name__}: {reason}")
+            continue
+        except Unrenderable as error:
+            found = [str(error)]
+        failed += bool(found)
+        print(f"{'FAILED' if found else 'ok':8} {check.__name__}")
+        for fault in found:
+            print(f"         {fault}")
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(1 if main(Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else ROOT) else 0)

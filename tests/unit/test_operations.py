@@ -1,0 +1,70 @@
+"""What a run needs to be operated: its configuration kept, its models fetched, its metrics named."""
+
+import sys
+
+import pytest
+
+from calopd import fetch
+from calopd.config import keep_with_run, load_config
+from calopd.errors import ConfigError
+from calopd.telemetry import metrics_of_run
+from services.learner import metrics
+from services.learner.status import Status
+
+TOML = """
+[run]
+dir = "{root}/runs"
+[data]
+train = "train.jsonl"
+[student]
+path = "Qwen/Qwen3-1.7B"
+[teacher]
+path = "{root}"
+"""
+
+
+@pytest.fixture
+def config_file(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text(TOML.format(root=tmp_path))
+    return file
+
+
+def test_a_run_keeps_its_configuration_and_refuses_another(config_file):
+    config = load_config(config_file, ["queue.url=redis://user:secret@host/0"], environ={})
+    config.run_dir.mkdir(parents=True)
+    keep_with_run(config)
+    assert "secret" not in (config.run_dir / "config.toml").read_text()
+    keep_with_run(load_config(config_file, ["learner.ranks=4"], environ={}))
+    with pytest.raises(ConfigError, match="relaxation"):
+        keep_with_run(load_config(config_file, ["method.relaxation=2"], environ={}))
+
+
+def test_policies_may_have_a_volume_of_their_own(config_file, tmp_path):
+    config = load_config(config_file, environ={})
+    assert config.policies == config.run_dir / "policies"
+    elsewhere = load_config(config_file, environ={"CALOPD__RUN__POLICIES": "/policies"})
+    assert str(elsewhere.policies) == "/policies/run"
+
+
+def test_waiting_for_models_ends_when_all_are_there(config_file, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "models"))
+    monkeypatch.setattr(sys, "argv", ["fetch", "--config", str(config_file), "--wait"])
+    fetch.marker("Qwen/Qwen3-1.7B").parent.mkdir(parents=True)
+    fetch.marker("Qwen/Qwen3-1.7B").touch()
+    fetch.main()
+    assert "a folder, nothing to download" in capsys.readouterr().out
+
+
+def test_metrics_say_of_which_run_they_are_and_nothing_that_was_not_measured():
+    line = {"step": 3, "retained_ratio": 0.6, "region_width": None, "deviation_eval+": 0.25, "tokens": 10,
+            "tickets_used": 2, "tickets_missing": 0}  # fmt: skip
+    metrics.record(line)
+    status = Status("mine", steps=5)
+    status.phase = "waiting for trajectories"
+    page = metrics_of_run("mine").decode()
+    assert 'calopd_learner_retained_discrepancy_ratio{run="mine"} 0.6' in page
+    assert 'calopd_learner_step{run="mine"} 4.0' in page
+    assert 'calopd_learner_self_deviation_nats{probe="eval+",run="mine"} 0.25' in page
+    assert 'calopd_learner_phase_seconds_total{phase="starting",run="mine"}' in page
+    assert "calopd_learner_region_width_nats" not in page
