@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 STUBS := calopd/v1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-models test test-fast lint type proto proto-check bench lock clean
+.PHONY: help setup demo demo-models test test-fast lint type proto proto-check bench bench-tsd lock clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -55,6 +55,9 @@ proto-check: $(READY) ## fail where the committed stubs are not those of proto/
 
 bench: $(READY) ## ratios against named peers, written to benchmarks/results/
 	$(BIN)/python -m benchmarks.lm_head
+
+bench-tsd: $(READY) ## analyse a synthetic study of 60 M tokens x 9 contexts (2.6 GB in the temporary directory)
+	$(BIN)/python -m benchmarks.tsd
 
 lock: ## write requirements/cpu.lock from the environment as it is
 	@{ sed -n '/^#/p' requirements/cpu.lock; $(BIN)/pip freeze --exclude-editable --all | grep -viE '^(#|-e|calopd|pip=)' | sed 's/+cpu//' | sort -f; } > build.lock && mv build.lock requirements/cpu.lock

@@ -25,6 +25,8 @@ from calopd.tsd.tables import write_tables
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 FORM_LIMIT = 20_000
+WORTH_PROCESSES = 2**26
+"""Bytes below which a second process would take longer to start than it saves."""
 
 
 def analyze(
@@ -86,17 +88,24 @@ def _measure(
 ) -> StudySums:
     """A process a core, each with a fair share of the shards: numpy's counting holds the interpreter's lock."""
     sizes = {shard: shard.stat().st_size for shard in shards}
-    shares: list[list[Path]] = [[] for _ in range(max(1, min(processes, len(shards))))]
+    done, total = 0, sum(sizes.values())
+
+    def read(shard: Path) -> None:
+        nonlocal done
+        done += sizes[shard]
+        progress(done, total)
+
+    shares: list[list[Path]] = [[] for _ in range(min(processes, len(shards)))]
     for shard in sorted(shards, key=lambda shard: (-sizes[shard], shard)):
         min(shares, key=lambda share: sum(sizes[part] for part in share)).append(shard)
-    done, total, sums = 0, sum(sizes.values()), StudySums(plan, vocabulary_size)
+    if len(shares) == 1 or total < WORTH_PROCESSES:
+        return _sums(shards, plan, vocabulary_size, read)
+    sums = StudySums(plan, vocabulary_size)
     context = multiprocessing.get_context("spawn")
     pipes: list[Any] = []
-    workers = []
     for share in shares:
         ours, theirs = context.Pipe(duplex=False)
-        workers.append(context.Process(target=_work, args=(share, plan, vocabulary_size, theirs), daemon=True))
-        workers[-1].start()
+        context.Process(target=_work, args=(share, plan, vocabulary_size, theirs), daemon=True).start()
         theirs.close()
         pipes.append(ours)
     while pipes:
@@ -104,32 +113,33 @@ def _measure(
         for pipe in ready:
             said = pipe.recv()
             if isinstance(said, Path):
-                done += sizes[said]
-                progress(done, total)
+                read(said)
                 continue
             pipes.remove(pipe)
             if isinstance(said, CalopdError):
                 raise said
             sums.merge(said)
-    for worker in workers:
-        worker.join()
     return sums
 
 
 def _work(shards: list[Path], plan: Plan, vocabulary_size: int, pipe: "Connection[Any, Any]") -> None:
+    """What a process does: tells of every shard that it has read, gives its sums at the end."""
     _keep_freed_memory()
-    sums = StudySums(plan, vocabulary_size)
     try:
-        for shard in shards:
-            for ids, student, (base, *probes) in row_groups(shard, (BASE, *plan.contexts)):
-                if len(ids) and not 0 <= ids.min() <= ids.max() < vocabulary_size:
-                    raise ConfigError(f"{shard} holds token ids that tokens.json ({vocabulary_size} ids) does not know")
-                sums.add(TokenColumns(ids, student, base, probes))
-            pipe.send(shard)
+        pipe.send(_sums(shards, plan, vocabulary_size, pipe.send))
     except CalopdError as error:
         pipe.send(error)
-        return
-    pipe.send(sums)
+
+
+def _sums(shards: list[Path], plan: Plan, vocabulary_size: int, read: Callable[[Path], None]) -> StudySums:
+    sums = StudySums(plan, vocabulary_size)
+    for shard in shards:
+        for ids, student, (base, *probes) in row_groups(shard, (BASE, *plan.contexts)):
+            if len(ids) and not 0 <= ids.min() <= ids.max() < vocabulary_size:
+                raise ConfigError(f"{shard} holds token ids that tokens.json ({vocabulary_size} ids) does not know")
+            sums.add(TokenColumns(ids, student, base, probes))
+        read(shard)
+    return sums
 
 
 def _keep_freed_memory() -> None:

@@ -6,13 +6,14 @@ figure.tall .plot{height:380px}
 select,.step{font:inherit;font-size:13.5px;padding:4px 8px;border:1px solid var(--line);border-radius:6px;
 background:var(--card);color:var(--ink);max-width:100%}
 .step{cursor:pointer}
+.toolbar.plain{position:static;border:0}
 .field{font-size:13px;color:var(--soft);display:inline-flex;gap:6px;align-items:center}
 .lists{display:grid;grid-template-columns:repeat(2,minmax(0,1fr));gap:14px}
 .lists>div{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:12px 16px;overflow:auto}
 .lists table{margin:0}
 .lists th{width:auto;font-size:12.5px;white-space:nowrap}
 .lists td,.lists th{text-align:right;padding-left:12px}
-.lists .left{text-align:left;padding-left:0}
+.lists .left{text-align:left}
 .lists tr.mean td{border-top:2px solid var(--line);color:var(--soft)}
 #view{margin-top:12px}
 #view .tokens{max-height:70vh;min-height:200px}
@@ -191,10 +192,10 @@ function number(value, signed) {
 function tip(t) {
   const base = shown.teacher[0][t], [lower, upper] = region(t), [raw, kept] = advantages(t);
   const lines = [JSON.stringify(shown.texts[shown.tokens[t]]) + "   token " + (t + 1),
-    "lS      " + number(shown.student[t]), "lT      " + number(base)];
+    "lS".padEnd(10) + number(shown.student[t]), "lT".padEnd(10) + number(base)];
   known.contexts.forEach((name, i) => {
     const value = shown.teacher[i + 1][t];
-    lines.push(("lT(" + name + ")").padEnd(10) + number(value).slice(2) + "   D " + number(value - base, true));
+    lines.push(("lT(" + name + ")").padEnd(10) + number(value) + "   D" + number(value - base, true));
   });
   lines.push("[L, U] = [" + lower.toFixed(3) + ", " + upper.toFixed(3) + "]  " + byId("probes").value + ", λ " +
     byId("relaxation").value, "A_OPD " + number(raw, true) + "   A_Cal " + number(kept, true));

@@ -35,18 +35,19 @@ def kinds(analysis: dict[str, Any], tau: str) -> Figure:
     part = {name: entry for name, entry in analysis["kinds"][tau].items() if entry["tokens"]}
     positives = [contexts[0] for contexts in analysis["groups"].values()]
     bars = [(context, {name: entry["rho"][context] for name, entry in part.items()}) for context in positives]
-    return _bars(bars, list(part))
+    return _bars(bars, list(part), labelled=False)
 
 
-def _bars(bars: list[tuple[str, dict[str, float | None]]], names: list[str]) -> Figure:
+def _bars(bars: list[tuple[str, dict[str, float | None]]], names: list[str], labelled: bool = True) -> Figure:
     data = [
         {
             "type": "bar",
             "name": label,
             "x": names,
             "y": [values.get(name) for name in names],
-            "text": [_percent(values.get(name)) for name in names],
+            "text": [_percent(values.get(name)) if labelled else "" for name in names],
             "textposition": "outside",
+            "textfont": {"size": 10},
             "cliponaxis": False,
             "marker": {"color": SERIES_COLOURS[number % len(SERIES_COLOURS)]},
             "hovertemplate": "%{x}, " + label + ": %{y:.2%}<extra></extra>",
@@ -64,17 +65,17 @@ def retention(analysis: dict[str, Any], tau: str) -> Figure:
     """Ret(i -> j): of the tokens that move under group i, the share that moves under group j."""
     table = analysis["retention"][tau]
     rows = {one: list(row.values()) for one, row in table.items()}
-    return _heat_map(rows, "from %{y} to %{x}: %{z:.1%}", percent=True)
+    return _heat_map(rows, "from %{y} to %{x}: %{z:.1%}", percent=True, highest=1)
 
 
 def shared_forms(analysis: dict[str, Any], tau: str, length: str, which: str) -> Figure:
     """How many forms of two contexts' lists are the same."""
     table = analysis["forms"][tau]["shared"][length][which]["pairs"]
     rows = {one: list(row.values()) for one, row in table.items()}
-    return _heat_map(rows, "%{y} and %{x}: %{z} of " + length, percent=False)
+    return _heat_map(rows, "%{y} and %{x}: %{z} of " + length, percent=False, highest=int(length))
 
 
-def _heat_map(rows: dict[str, list[float | None]], hover: str, *, percent: bool) -> Figure:
+def _heat_map(rows: dict[str, list[float | None]], hover: str, *, percent: bool, highest: int) -> Figure:
     names = list(rows)
     texts = [[_percent(value) if percent else str(value) for value in row] for row in rows.values()]
     trace = {
@@ -85,6 +86,7 @@ def _heat_map(rows: dict[str, list[float | None]], hover: str, *, percent: bool)
         "text": texts,
         "texttemplate": "%{text}",
         "zmin": 0,
+        "zmax": highest,
         "colorscale": SCALE,
         "showscale": False,
         "xgap": 2,

@@ -34,9 +34,7 @@ def write_page(directory: Path, out: Path | None = None, *, chosen: list[int], c
     body = "".join(
         (
             header(analysis, directory.name),
-            tau_switch(analysis),
-            _sets(analysis),
-            _forms(analysis),
+            f"<div>{tau_switch(analysis)}{_sets(analysis)}{_forms(analysis)}</div>",
             _relaxation(analysis),
             _view(analysis, shown),
             rollouts,
@@ -142,7 +140,7 @@ def _forms(analysis: dict[str, Any]) -> str:
     positives = [name for name in analysis["contexts"] if name.endswith("+")] or analysis["contexts"]
     choice = options({name: name for name in analysis["contexts"]}, positives[-1])
     head = (
-        f'<div class="toolbar"><label class="field">context <select id="form-context">{choice}</select></label>'
+        f'<div class="toolbar plain"><label class="field">context <select id="form-context">{choice}</select></label>'
         f'<span class="hint" style="margin:0">{rule} ρ = share of its occurrences with |D| &gt; τ.</span></div>'
     )
     return f'<section><h2>Token forms</h2>{head}<div id="lists" class="lists"></div>{_shared(analysis)}</section>'
