@@ -19,6 +19,7 @@ from calopd import preflight
 from calopd.config import Config
 from calopd.contexts import BASE, group_probes
 from calopd.errors import ConfigError
+from calopd.launch import stoppable
 from calopd.rundir import read_lines
 from calopd.supervise import Process, Supervisor
 from calopd.tsd.recorded import lacks_student
@@ -103,10 +104,11 @@ def collect(config: Config, directory: Path, goal: Goal, *, chosen: str | None, 
         with (directory / ".collectors").open("w") as others:
             fcntl.flock(others, fcntl.LOCK_EX)  # collectors of a killed start end at once; none may write after us
         supervisor = Supervisor()
-        try:
-            _run(config, study, goal, recorded, supervisor)
-        finally:
-            supervisor.stop()
+        with stoppable(supervisor):
+            try:
+                _run(config, study, goal, recorded, supervisor)
+            finally:
+                supervisor.stop()
 
 
 def _run(config: Config, study: Study, goal: Goal, recorded: Path | None, supervisor: Supervisor) -> None:

@@ -83,14 +83,15 @@ def _collect(arguments: argparse.Namespace) -> None:
         import_scored(arguments.scored, study)
     else:
         from calopd.config import load_config
+        from calopd.launch import Stopped
         from calopd.tsd.collect import Goal, collect
 
         config = load_config(arguments.config, arguments.set)
         try:
             collect(config, arguments.out, Goal.of(arguments), chosen=arguments.contexts, recorded=arguments.recorded)
-        except KeyboardInterrupt:
+        except Stopped:
             print("stopped; the same command goes on from here", file=sys.stderr)
-            raise
+            sys.exit(130)
     lengths = [rollout.tokens for _, _, rollout in study.rollouts()]
     print(
         f"{sum(lengths)} tokens in {len(lengths)} rollouts: {arguments.out}; next: calopd tsd analyze {arguments.out}"

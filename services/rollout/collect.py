@@ -36,6 +36,9 @@ from services.rollout.server import build_backend, wait_for_teacher
 
 log = logging.getLogger(__name__)
 
+SCORED_AT_ONCE = 3
+"""Requests to a teacher at a time: nine contexts each fill its batches, and none waits beyond its deadline."""
+
 
 class Source(Protocol):
     """Where the response of an index comes from."""
@@ -185,7 +188,7 @@ async def collect(config: Config, study: Study, share: Share, goal: Goal, record
             addresses,
             token=access.token(),
             deadline_seconds=config.teacher.deadline_seconds,
-            in_flight=config.rollout.max_in_flight,
+            in_flight=SCORED_AT_ONCE * len(addresses),
         )
 
     clients = [client(config.teacher_addresses)] + ([client((student,))] if student else [])
