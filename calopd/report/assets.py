@@ -110,6 +110,7 @@ function exported(format) {
 function draw() {
   const css = getComputedStyle(document.documentElement);
   for (const [plot, figure] of figures) {
+    if (!plot.clientWidth) continue;  // out of sight: drawn when it is switched to
     const {data, layout} = coloured(figure, css);
     // By default plotly.js offers to upload the chart; a run's numbers stay in the page.
     Plotly.react(plot, data, layout, {responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: "",

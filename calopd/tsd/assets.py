@@ -43,7 +43,7 @@ function everyButton(selector, action) {
 
 everyButton("button[data-tau]", button => {
   page.dataset.tau = button.dataset.tau;
-  for (const plot of document.querySelectorAll(".plot")) if (plot.clientWidth) Plotly.Plots.resize(plot);
+  draw();
   if (byId("lists")) showForms();
 });
 

@@ -119,7 +119,7 @@ def at_every_tau(analysis: dict[str, Any], title: str, note: str, make: Any, css
 
 def _sets(analysis: dict[str, Any]) -> str:
     charts = (
-        ("Prevalence", "Share of all tokens whose log-probability moves: by either context, by one of both.",
+        ("Prevalence", "Share of all tokens that move: under each of the two contexts, and under at least one of them.",
          figures.prevalence),
         ("Retention", "Of the tokens that move under the group on the left, the share that also moves under the one "
          "above.", figures.retention),
