@@ -25,6 +25,7 @@ from calopd.tsd.tables import write_tables
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 FORM_LIMIT = 20_000
+CHUNK = 2**19
 WORTH_PROCESSES = 2**26
 """Bytes below which a second process would take longer to start than it saves."""
 
@@ -132,13 +133,20 @@ def _work(shards: list[Path], plan: Plan, vocabulary_size: int, pipe: "Connectio
 
 
 def _sums(shards: list[Path], plan: Plan, vocabulary_size: int, read: Callable[[Path], None]) -> StudySums:
+    """Sums over shards, in chunks of so many tokens that to add up the counters of a whole vocabulary weighs little."""
     sums = StudySums(plan, vocabulary_size)
+    waiting: list[TokenColumns] = []
     for shard in shards:
         for ids, student, (base, *probes) in row_groups(shard, (BASE, *plan.contexts)):
             if len(ids) and not 0 <= ids.min() <= ids.max() < vocabulary_size:
                 raise ConfigError(f"{shard} holds token ids that tokens.json ({vocabulary_size} ids) does not know")
-            sums.add(TokenColumns(ids, student, base, probes))
+            waiting.append(TokenColumns(ids, student, base, probes))
+            if sum(len(part.ids) for part in waiting) >= CHUNK:
+                sums.add(TokenColumns.joined(waiting))
+                waiting = []
         read(shard)
+    if waiting:
+        sums.add(TokenColumns.joined(waiting))
     return sums
 
 

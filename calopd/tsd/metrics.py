@@ -52,13 +52,24 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class TokenColumns:
-    """Some response tokens of a study, float32 [T]; T is what fits into the processor's cache, or anything."""
+    """Some response tokens of a study, float32 [T]."""
 
     ids: np.ndarray
     student: np.ndarray
     base: np.ndarray
     probes: Sequence[np.ndarray]
     """[T] each, in the order of the plan's contexts."""
+
+    @classmethod
+    def joined(cls, parts: Sequence["TokenColumns"]) -> "TokenColumns":
+        if len(parts) == 1:
+            return parts[0]
+        ids, student, base = (
+            np.concatenate([getattr(part, name) for part in parts]) for name in ("ids", "student", "base")
+        )
+        return cls(
+            ids, student, base, [np.concatenate(column) for column in zip(*(p.probes for p in parts), strict=True)]
+        )
 
 
 class StudySums:
@@ -125,13 +136,15 @@ class StudySums:
             sums[group] += _and_above(by_level).astype(sums.dtype)
 
     def _add_forms(self, ids: np.ndarray, sizes: list[np.ndarray]) -> None:
+        """By token id and last threshold exceeded."""
         self.count_V += np.bincount(ids, minlength=len(self.count_V))
+        taus = len(self.plan.taus)
         for place, size in enumerate(sizes):
             chosen = np.flatnonzero(size > self.plan.taus[0])
             size = size.take(chosen)
-            key = ids.take(chosen) * np.intp(len(self.plan.taus)) + (self._level(size) - 1)
-            np.add.at(self.form_count_CVK[place].reshape(-1), key, 1)
-            np.add.at(self.form_size_CVK[place].reshape(-1), key, fixed(size).astype(np.float64))
+            key = ids.take(chosen) * np.intp(taus) + (self._level(size) - 1)
+            for sums, weights in ((self.form_count_CVK, None), (self.form_size_CVK, fixed(size))):
+                sums[place] += np.bincount(key, weights, sums[place].size).reshape(-1, taus)
 
     def _add_relaxation(self, gap: np.ndarray, deviations: list[np.ndarray]) -> None:
         """Down counts where the teacher is above the student, up where it is below: D turned to the student's side."""
@@ -143,9 +156,9 @@ class StudySums:
 
     def _level(self, sizes: np.ndarray) -> np.ndarray:
         """How many thresholds each exceeds."""
-        level = np.zeros(len(sizes), np.int64)
-        for tau in self.plan.taus:
-            level += sizes > tau
+        level = (sizes > self.plan.taus[0]).view(np.int8)
+        for tau in self.plan.taus[1:]:
+            level += (sizes > tau).view(np.int8)
         return level
 
     def merge(self, other: "StudySums") -> None:

@@ -21,8 +21,8 @@ from calopd.errors import ConfigError
 from calopd.rundir import write_json
 
 FORMAT = 1
-ROW_GROUP = 2**17
-"""Rows that are read and measured at a time."""
+ROW_GROUP = 2**19
+"""Rows that are read at a time."""
 SETTINGS = {"compression": "none", "use_dictionary": False, "write_statistics": False, "row_group_size": ROW_GROUP}
 ROLLOUTS = b"rollouts"
 TOKEN_ID, STUDENT, TEACHER = "token_id", "student", "teacher:"
@@ -151,7 +151,7 @@ def rollouts_of(shard: Path) -> list[Rollout]:
 
 def row_groups(shard: Path, contexts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray, list[np.ndarray]]]:
     """(token ids, the student's, the teacher's by context) of a shard, a row group at a time."""
-    file = pq.ParquetFile(shard, memory_map=True)
+    file = pq.ParquetFile(shard)
     names = [TOKEN_ID, STUDENT, *(TEACHER + name for name in contexts)]
     for number in range(file.num_row_groups):
         table = file.read_row_group(number, columns=names, use_threads=False)

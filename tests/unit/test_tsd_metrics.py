@@ -113,10 +113,7 @@ def test_the_grid_is_what_training_would_measure(columns):
 @given(st.lists(tokens(), min_size=1, max_size=4), st.randoms(use_true_random=False))
 def test_shards_merge_to_one_pass_exactly(parts, order):
     plan = Plan.of(CONTEXTS)
-    whole = TokenColumns(
-        *(np.concatenate([getattr(part, name) for part in parts]) for name in ("ids", "student", "base")),
-        [np.concatenate([part.probes[place] for part in parts]) for place in range(len(CONTEXTS))],
-    )
+    whole = TokenColumns.joined(parts)
     merged = StudySums(plan, VOCABULARY)
     order.shuffle(parts)
     for part in parts:
