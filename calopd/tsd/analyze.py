@@ -104,9 +104,11 @@ def _measure(
     sums = StudySums(plan, vocabulary_size)
     context = multiprocessing.get_context("spawn")
     pipes: list[Any] = []
+    workers = []
     for share in shares:
         ours, theirs = context.Pipe(duplex=False)
-        context.Process(target=_work, args=(share, plan, vocabulary_size, theirs), daemon=True).start()
+        workers.append(context.Process(target=_work, args=(share, plan, vocabulary_size, theirs), daemon=True))
+        workers[-1].start()
         theirs.close()
         pipes.append(ours)
     while pipes:
@@ -120,6 +122,8 @@ def _measure(
             if isinstance(said, CalopdError):
                 raise said
             sums.merge(said)
+    for worker in workers:
+        worker.join()
     return sums
 
 
