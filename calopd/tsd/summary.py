@@ -29,6 +29,7 @@ class Overview:
 def summarise(sums: StudySums, overview: Overview, table: FormTable, limit: int) -> dict[str, Any]:
     """All numbers of analysis.json; thresholds are keys as text (`0.01`)."""
     lengths = overview.lengths
+    owner = np.array([KINDS.index(kind(form)) for form in table.forms], np.intp)
     return {
         "tokens": sums.tokens,
         "rollouts": len(lengths),
@@ -43,7 +44,7 @@ def summarise(sums: StudySums, overview: Overview, table: FormTable, limit: int)
         "retention": _by_tau(sums, retention),
         "consistency": _by_tau(sums, consistency),
         "forms": _by_tau(sums, lambda sums, k: form_lists(sums, k, table, limit)),
-        "kinds": _by_tau(sums, lambda sums, k: kinds(sums, k, table)),
+        "kinds": _by_tau(sums, lambda sums, k: kinds(sums, k, table, owner)),
         "relaxation": {
             "grid": GRID.tolist(),
             "probes": {
@@ -139,9 +140,8 @@ def _shared(lists: dict[str, list[dict[str, Any]]], size: int) -> dict[str, Any]
     return {"pairs": table, "in_all": everywhere}
 
 
-def kinds(sums: StudySums, k: int, table: FormTable) -> dict[str, Any]:
+def kinds(sums: StudySums, k: int, table: FormTable, owner: np.ndarray) -> dict[str, Any]:
     """rho over all tokens of a kind, by context: is it the words that wobble, or the mathematics?"""
-    owner = np.array([KINDS.index(kind(form)) for form in table.forms], np.intp)
     out = {}
     for number, name in enumerate(KINDS):
         members = owner == number
