@@ -22,7 +22,7 @@ from calopd.errors import ConfigError
 from calopd.launch import stoppable
 from calopd.rundir import read_lines
 from calopd.supervise import Process, Supervisor
-from calopd.tsd.recorded import lacks_student
+from calopd.tsd.recorded import count_recorded, lacks_student
 from calopd.tsd.study import Study, check_contexts
 
 SET_ASIDE = "set_aside-{}.jsonl"
@@ -44,7 +44,7 @@ class Goal:
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> "Goal":
         tokens = arguments.tokens
-        if tokens is None and arguments.rollouts is None:
+        if tokens is None and arguments.rollouts is None and arguments.recorded is None:
             tokens = PAPER_TOKENS
         return cls(tokens, arguments.rollouts, arguments.shard_tokens, arguments.flush_seconds)
 
@@ -82,6 +82,8 @@ def collect(config: Config, directory: Path, goal: Goal, *, chosen: str | None, 
         preflight.check_model("teacher.path", config.teacher.path)
         preflight.check_port("teacher.port", config.teacher.port)
         preflight.check_port("teacher.metrics_port", config.teacher.metrics_port)
+    if recorded is not None:
+        goal = goal.at_most(count_recorded(recorded))
     sampling = config.rollout.sampling
     study.begin(
         student=config.student.path,

@@ -110,9 +110,16 @@ class RecordedStudy:
 
 
 def open_recorded(source: Path, problems: Sequence[Problem], tokenizer: Any) -> RecordedFile | RecordedStudy:
+    return RecordedStudy(Study(source), problems) if source.is_dir() else RecordedFile(source, problems, tokenizer)
+
+
+def count_recorded(source: Path) -> int:
     if not source.exists():
         raise ConfigError(f"no rollouts at {source}: expected a JSONL file or the directory of a study")
-    return RecordedStudy(Study(source), problems) if source.is_dir() else RecordedFile(source, problems, tokenizer)
+    if source.is_dir():
+        return sum(1 for _ in Study(source).rollouts())
+    with source.open("rb") as lines:
+        return sum(1 for line in lines if line.strip())
 
 
 def lacks_student(source: Path) -> bool:

@@ -40,6 +40,10 @@ SCORED_AT_ONCE = 3
 """Requests to a teacher at a time: nine contexts each fill its batches, and none waits beyond its deadline."""
 
 
+REFUSED_AT_MOST = 50
+"""Rollouts that may be set aside before it is asked whether anything succeeds at all."""
+
+
 class Source(Protocol):
     """Where the response of an index comes from."""
 
@@ -94,7 +98,7 @@ class Collector:
         self._judge = ThreadPoolExecutor(1, "answers")
         self._buffer: list[Scored] = []
         self._flushed = time.monotonic()
-        self._rollouts = self._tokens = 0
+        self._rollouts = self._tokens = self._refused = 0
         self._earlier = (0, 0)
         self._aside = study.directory / SET_ASIDE.format(share.replica)
 
@@ -141,6 +145,9 @@ class Collector:
         except (InvalidRequest, ConfigError) as error:
             log.error("rollout %d is set aside: %s", index, error)
             append_line(self._aside, {"index": index, "reason": str(error)})
+            self._refused += 1
+            if self._refused > max(REFUSED_AT_MOST, self._rollouts):
+                raise ConfigError(f"{self._refused} rollouts were set aside, more than were scored; {error}") from None
             return
         correct = response.correct
         if correct is None:
@@ -194,7 +201,6 @@ async def collect(config: Config, study: Study, share: Share, goal: Goal, record
     clients = [client(config.teacher_addresses)] + ([client((student,))] if student else [])
     source: Source
     if existing is not None:
-        goal = goal.at_most(len(existing))
         source = Recorded(existing, prompts, clients[1] if student else None)
     else:
         # Nothing is evaluated here, so that the engine need not have room for an evaluation's longer responses.
