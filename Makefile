@@ -15,7 +15,7 @@ export REVISION := $(shell git rev-parse --short HEAD 2>/dev/null || echo unknow
 DEPLOY := build/deploy
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-models test test-fast lint type proto proto-check bench bench-teacher load-teacher lock clean
+.PHONY: help setup demo demo-models test test-fast lint type proto proto-check bench bench-teacher load-teacher bench-tsd lock clean
 .PHONY: up up-cpu down dashboards k8s-render test-deploy test-compose
 
 help: ## what there is
@@ -65,6 +65,9 @@ proto-check: $(READY) ## fail where the committed stubs are not those of proto/
 
 bench: $(READY) ## the LM head's ratios, written to benchmarks/results/
 	$(BIN)/python -m benchmarks.lm_head
+
+bench-tsd: $(READY) ## analyse a synthetic study of 60 M tokens x 9 contexts (2.6 GB in the temporary directory)
+	$(BIN)/python -m benchmarks.tsd
 
 bench-teacher: $(READY) ## the teacher against transformers, vLLM and the limit; memory, contexts, transport (15 min)
 	$(BIN)/python -m benchmarks.teacher

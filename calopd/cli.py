@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from calopd.entry import guarded
+from calopd.tsd import commands as tsd_commands
 
 
 def parser() -> argparse.ArgumentParser:
@@ -30,6 +31,7 @@ def parser() -> argparse.ArgumentParser:
     negatives.add_argument("-o", "--out", type=Path, required=True)
     negatives.add_argument("--tokenizer", required=True, help="model directory or hub id: lengths are its tokens")
     negatives.add_argument("--seed", type=int, default=0, help="the run's seed: the teacher sees the same negatives")
+    tsd_commands.add_commands(commands)
     report = commands.add_parser("report", help="write a run's report.html again")
     report.add_argument("directory", type=Path)
     return top
@@ -45,7 +47,8 @@ def main() -> None:
 
         guarded(lambda: getattr(data_commands, arguments.data_command)(arguments))
         return
-    guarded(lambda: {"run": _run, "report": _report}[arguments.command](arguments))
+    actions = {"run": _run, "report": _report, "tsd": tsd_commands.run}
+    guarded(lambda: actions[arguments.command](arguments))
 
 
 def _run(arguments: argparse.Namespace) -> None:

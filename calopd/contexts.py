@@ -3,9 +3,12 @@
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from calopd.errors import ConfigError
-from calopd.types import Problem
+
+if TYPE_CHECKING:  # names and texts must not cost the import of torch
+    from calopd.types import Problem
 
 SYSTEM_PROMPT = (
     "You are a helpful math assistant. Please solve the math problem.\n\n"
@@ -84,7 +87,7 @@ def wrong_answer(answer: str, problem_id: str, seed: int) -> str:
 
 
 def unrelated_solution(
-    problem: Problem, others: Sequence[Problem], length: Callable[[str], int], seed: int
+    problem: "Problem", others: "Sequence[Problem]", length: Callable[[str], int], seed: int
 ) -> tuple[str, bool]:
     """The solution of another problem (other text, other answer) of nearly the same tokenized length.
 
@@ -100,7 +103,7 @@ def unrelated_solution(
     return random.Random(f"unrelated-solution/{seed}/{problem.id}").choice(near).solution, True
 
 
-def user_turn(problem: Problem, intervention: str = "", *, before: bool = False) -> str:
+def user_turn(problem: "Problem", intervention: str = "", *, before: bool = False) -> str:
     """The problem; with an intervention, a blank line and its text (or the other way round)."""
     if not intervention:
         return problem.problem
@@ -108,7 +111,7 @@ def user_turn(problem: Problem, intervention: str = "", *, before: bool = False)
     return "\n\n".join(parts)
 
 
-def messages(problem: Problem, intervention: str = "", *, before: bool = False) -> list[dict[str, str]]:
+def messages(problem: "Problem", intervention: str = "", *, before: bool = False) -> list[dict[str, str]]:
     """The chat turns of a context; the system turn is the same in all of them and for the student."""
     return [
         {"role": "system", "content": SYSTEM_PROMPT},

@@ -45,7 +45,7 @@ def run(config: Config, *, resume: bool, overwrite: bool) -> Path:
         (run_dir / "config.toml").write_text(config.to_toml(), encoding="utf-8")
         ensure_run_id(run_dir)
         supervisor = Supervisor()
-        with _stoppable(supervisor):
+        with stoppable(supervisor):
             try:
                 _train(config, supervisor, console)
             finally:
@@ -102,7 +102,7 @@ def _train(config: Config, supervisor: Supervisor, console: Console) -> None:
 
 
 @contextmanager
-def _stoppable(supervisor: Supervisor) -> Iterator[None]:
+def stoppable(supervisor: Supervisor) -> Iterator[None]:
     """The first Ctrl-C stops cleanly, the second at once."""
     asked = False
 

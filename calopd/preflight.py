@@ -21,9 +21,9 @@ LONGEST = 64
 
 def check(config: Config) -> None:
     """Refuse a run whose models, data, ports or memory are not there."""
-    _check_model("student.path", config.student.path)
+    check_model("student.path", config.student.path)
     if not config.teacher.addresses:
-        _check_model("teacher.path", config.teacher.path)
+        check_model("teacher.path", config.teacher.path)
     training, held = load_all(config.data.train, config.data.heldout)
     _check_solutions(config, training)
     _check_prompts(config, training)
@@ -34,7 +34,7 @@ def check(config: Config) -> None:
     if config.method.method.recorded:
         recorded_ratios(config)
     for key, port in ports(config).items():
-        _check_port(key, port)
+        check_port(key, port)
     _check_memory(config)
 
 
@@ -60,7 +60,7 @@ def is_local(path: str) -> bool:
     return path.startswith((".", "/", "~")) or path.count("/") != 1 or Path(path).exists()
 
 
-def _check_model(key: str, path: str) -> None:
+def check_model(key: str, path: str) -> None:
     directory = Path(path)
     if not is_local(path):
         return  # a hub id: its service downloads it, and says so where it cannot
@@ -86,7 +86,7 @@ def _check_prompts(config: Config, problems: list[Problem]) -> None:
             prompts.ids(problem, context)
 
 
-def _check_port(key: str, port: int) -> None:
+def check_port(key: str, port: int) -> None:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

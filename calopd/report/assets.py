@@ -93,13 +93,29 @@ function coloured(value, css) {
   return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, coloured(inner, css)]));
 }
 
+function exported(format) {
+  return {name: format, title: "Download as " + format.toUpperCase(), icon: Plotly.Icons.camera, click: plot => {
+    const title = plot.closest("figure").querySelector("h3").textContent;
+    const background = getComputedStyle(document.documentElement).getPropertyValue("--card").trim();
+    Plotly.toImage({data: plot.data, layout: {...plot.layout, paper_bgcolor: background}},
+      {format, width: plot.clientWidth, height: plot.clientHeight, scale: format === "png" ? 2 : 1}).then(url => {
+      const link = document.createElement("a");
+      link.href = url;
+      link.download = document.title + " - " + title + "." + format;
+      link.click();
+    });
+  }};
+}
+
 function draw() {
   const css = getComputedStyle(document.documentElement);
   for (const [plot, figure] of figures) {
+    if (!plot.clientWidth) continue;  // out of sight: drawn when it is switched to
     const {data, layout} = coloured(figure, css);
     // By default plotly.js offers to upload the chart; a run's numbers stay in the page.
     Plotly.react(plot, data, layout, {responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: "",
-      modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"]});
+      modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d", "toImage"],
+      modeBarButtonsToAdd: ["png", "svg"].map(exported)});
   }
 }
 

@@ -1,10 +1,11 @@
 """The curves of a run, as plain plotly.js figures. A colour that starts with `--` is a CSS variable of the page."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any, Literal
+
+from calopd.report.document import figure_html
 
 Rows = Sequence[dict[str, Any]]
 
@@ -189,29 +190,33 @@ def _look(chart: Chart, key: str, number: int, single: bool) -> dict[str, Any]:
     }
 
 
-def _layout(chart: Chart) -> dict[str, Any]:
+def base_layout(*, legend: bool) -> dict[str, Any]:
+    """What all figures of the pages have in common."""
     axis = {"gridcolor": "--grid", "linecolor": "--line", "zerolinecolor": "--line", "automargin": True}
-    range_mode = "nonnegative" if chart.tick_format == PERCENT else "normal"
-    layout: dict[str, Any] = {
-        "barmode": "stack",
-        "bargap": 0.15,
-        "margin": {"l": 8, "r": 12, "t": 24 if chart.paper else 10, "b": 8},
+    return {
+        "margin": {"l": 8, "r": 12, "t": 10, "b": 8},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"color": "--soft", "size": 12, "family": "system-ui, -apple-system, 'Segoe UI', sans-serif"},
-        "hovermode": "x unified",
         "hoverlabel": {"bgcolor": "--card", "bordercolor": "--line", "font": {"color": "--ink"}, "namelength": -1},
         "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "--soft", "activecolor": "--ink"},
-        "showlegend": len(chart.series) > 1,
+        "showlegend": legend,
         "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
-        "xaxis": axis
-        | {
-            "title": {"text": "step", "standoff": 6, "font": {"size": 12}},
-            "zeroline": False,
-            "unifiedhovertitle": {"text": "step %{x}"},
-        },
-        "yaxis": axis | {"tickformat": chart.tick_format, "hoverformat": chart.hover_format, "rangemode": range_mode},
+        "xaxis": dict(axis),
+        "yaxis": dict(axis),
     }
+
+
+def _layout(chart: Chart) -> dict[str, Any]:
+    range_mode = "nonnegative" if chart.tick_format == PERCENT else "normal"
+    layout = base_layout(legend=len(chart.series) > 1) | {"barmode": "stack", "bargap": 0.15, "hovermode": "x unified"}
+    layout["margin"] |= {"t": 24 if chart.paper else 10}
+    layout["xaxis"] |= {
+        "title": {"text": "step", "standoff": 6, "font": {"size": 12}},
+        "zeroline": False,
+        "unifiedhovertitle": {"text": "step %{x}"},
+    }
+    layout["yaxis"] |= {"tickformat": chart.tick_format, "hoverformat": chart.hover_format, "rangemode": range_mode}
     return layout | (_paper_band(chart.paper) if chart.paper else {})
 
 
@@ -238,22 +243,5 @@ def _render_group(group: Group, rows: Rows) -> str:
 
 
 def _render_chart(chart: Chart, rows: Rows) -> str:
-    head = f"<figcaption><h3>{escape(chart.title)}</h3><p>{escape(chart.note)}</p></figcaption>"
-    if not chart.measured(rows):
-        return f'<figure>{head}<p class="absent">not measured in this run</p></figure>'
-    data = script_json(figure(chart, rows))
-    return f'<figure>{head}<div class="plot"><script type="application/json">{data}</script></div></figure>\n'
-
-
-def script_json(value: Any) -> str:
-    """JSON that can stand inside <script>: no `<` is left that could close it."""
-    return json.dumps(_finite(value), separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
-
-
-def _finite(value: Any) -> Any:
-    """NaN and infinities, which JSON lacks, become gaps in the curve."""
-    if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and value - value != 0 else value
+    drawn = figure(chart, rows) if chart.measured(rows) else None
+    return figure_html(chart.title, chart.note, drawn, absent="not measured in this run")

@@ -4,10 +4,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from plotly.offline import get_plotlyjs
-
-from calopd.report.assets import SCRIPT, STYLE
 from calopd.report.curves import render_groups
+from calopd.report.document import document
 from calopd.report.trajectories import render_trajectories
 
 DEMO_MODELS = "examples/demo"
@@ -15,8 +13,6 @@ DEMO_NOTE = (
     "In the demo's synthetic data the teacher's deviation is built to sit on discourse words: this page shows the "
     "machinery, not the paper's claim, and not that calibration beats OPD here."
 )
-# The page needs nothing from anywhere; with this the browser holds it to that.
-POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,27 +55,8 @@ class Card:
 
 def render(record: RunRecord) -> str:
     """The whole page as one string of HTML."""
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<title>{escape(record.name)} · {escape(record.method)} run</title>
-<link rel="icon" href="data:,">
-<style>{STYLE}</style>
-</head>
-<body>
-<main>
-{_header(record)}
-{_body(record)}
-{_configuration(record.config)}
-</main>
-<script>{get_plotlyjs()}</script>
-<script>{SCRIPT}</script>
-</body>
-</html>
-"""
+    body = f"{_header(record)}\n{_body(record)}\n{_configuration(record.config)}"
+    return document(f"{record.name} · {record.method} run", body)
 
 
 def _body(record: RunRecord) -> str:

@@ -162,23 +162,23 @@ def _toolbar(view: str, probed: bool) -> str:
     )
     return (
         f'<div class="toolbar"><div class="switch" role="group" aria-label="Colour the tokens by">{buttons}</div>'
-        f"{_deviation_legend()}{_kept_legend()}</div>"
+        f"{deviation_legend('D of largest magnitude over the probes, in nats')}{kept_legend()}</div>"
         '<p class="hint">Rest the pointer on a token for its numbers.</p>'
     )
 
 
-def _deviation_legend() -> str:
+def deviation_legend(what: str) -> str:
     bounds = [f"{bound:g}" for bound in DEVIATION_BANDS]
     bands = [f"{low}–{high}" for low, high in pairwise(bounds)] + [f"> {bounds[-1]}"]
     down = "".join(f'<span class="down{level}">{bands[level - 1]}</span>' for level in range(len(bands), 0, -1))
     up = "".join(f'<span class="up{level}">{band}</span>' for level, band in enumerate(bands, start=1))
     return (
-        '<div class="legend for-deviation" title="D of largest magnitude over the probes, in nats">'
+        f'<div class="legend for-deviation" title="{what}">'
         f"less likely when probed {down}<span>|D| ≤ {bounds[0]}</span>{up} more likely when probed</div>"
     )
 
 
-def _kept_legend() -> str:
+def kept_legend() -> str:
     shares = ("≤ ⅓", "≤ ⅔", "< 1", "all kept")
     less = "".join(f'<span class="less{level}">{shares[level - 1]}</span>' for level in range(len(shares), 0, -1))
     more = "".join(f'<span class="more{level}">{share}</span>' for level, share in enumerate(shares, start=1))

@@ -1,0 +1,84 @@
+"""Token forms: tokenizer variants of one surface form are one (space marker stripped, lower-cased)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+SPACE_MARKERS = " \u0120\u2581"
+"""Blank, and how byte-level (Ġ) and sentence-piece (▁) vocabularies write it."""
+KINDS = ("word", "letter", "number", "symbol", "space")
+
+
+def surface_form(text: str) -> str:
+    """`ĠWait`, ` wait` and `wait` -> `wait`; what is nothing but blanks stays as it is."""
+    return text.lstrip(SPACE_MARKERS).lower() or text
+
+
+def kind(form: str) -> str:
+    """Whether a form is of language or of mathematics, as far as its characters tell."""
+    if not form.strip():
+        return "space"
+    if all(character.isalpha() or character in "'’-" for character in form) and any(map(str.isalpha, form)):
+        return "word" if len(form) > 1 else "letter"
+    return "number" if form.replace(".", "").replace(",", "").isdigit() else "symbol"
+
+
+@dataclass(frozen=True, slots=True)
+class FormTable:
+    """Forms with what the study found of them: F forms, C contexts, K thresholds."""
+
+    forms: list[str]
+    count_F: np.ndarray
+    significant_FCK: np.ndarray
+    """Occurrences with |D| > tau."""
+    size_FCK: np.ndarray
+    """sum|D| over these, in nats."""
+
+    @property
+    def rho_FCK(self) -> np.ndarray:
+        return self.significant_FCK / np.maximum(self.count_F, 1)[:, None, None]
+
+    @property
+    def mean_FCK(self) -> np.ndarray:
+        """Mean |D| over the significant occurrences."""
+        return self.size_FCK / np.maximum(self.significant_FCK, 1)
+
+    def over(self, limit: int) -> "FormTable":
+        """The forms that occur more often than the limit."""
+        kept = np.flatnonzero(self.count_F > limit)
+        arrays = (values[kept] for values in (self.count_F, self.significant_FCK, self.size_FCK))
+        return FormTable([self.forms[place] for place in kept], *arrays)
+
+    def ranked(self, context: int, tau: int) -> list[int]:
+        """Places by rho, largest first; of equals the more frequent, then the alphabet."""
+        rho = self.rho_FCK[:, context, tau]
+        return sorted(range(len(self.forms)), key=lambda f: (-rho[f], -self.count_F[f], self.forms[f]))
+
+
+def form_table(texts: Sequence[str], count_V: np.ndarray, counts_CVK: np.ndarray, sizes_CVK: np.ndarray) -> FormTable:
+    """Token ids merged into forms; counts and sizes are by the last threshold exceeded, here they become by each."""
+    present = np.flatnonzero(count_V)
+    names = [surface_form(texts[place]) for place in present]
+    forms = sorted(set(names))
+    place_of = {form: place for place, form in enumerate(forms)}
+    owner = np.array([place_of[name] for name in names], np.intp)
+    count_F = np.zeros(len(forms), np.int64)
+    np.add.at(count_F, owner, count_V[present])
+    merged = []
+    for by_level in (counts_CVK, sizes_CVK):
+        out = np.zeros((len(forms), by_level.shape[0], by_level.shape[2]), by_level.dtype)
+        np.add.at(out, owner, by_level[:, present].transpose(1, 0, 2))
+        merged.append(np.cumsum(out[..., ::-1], axis=-1)[..., ::-1])
+    return FormTable(forms, count_F, merged[0], merged[1])
+
+
+def shared(lists: Mapping[str, Sequence[str]]) -> tuple[dict[str, dict[str, int]], int]:
+    """How many forms two contexts' lists have in common, for every two; and how many stand in all of them."""
+    sets = {name: set(forms) for name, forms in lists.items()}
+    table = {name: {name: len(forms)} for name, forms in sets.items()}
+    for one, other in combinations(sets, 2):
+        table[one][other] = table[other][one] = len(sets[one] & sets[other])
+    ordered = {one: {other: table[one][other] for other in sets} for one in sets}
+    return ordered, len(set.intersection(*sets.values())) if sets else 0
