@@ -77,6 +77,20 @@ caption{text-align:left;font-weight:600;padding-bottom:4px}
 th,td{text-align:left;font-weight:400;padding:3px 0;border-top:1px solid var(--grid);vertical-align:top}
 th{color:var(--soft);width:45%}
 td{overflow-wrap:anywhere;font-family:ui-monospace,Menlo,Consolas,monospace}
+.even{grid-template-columns:repeat(auto-fit,minmax(190px,1fr))}
+.wide{overflow-x:auto}
+.results{width:auto;min-width:60%;margin:0}
+.results th,.results td{padding:5px 18px 5px 0;width:auto;white-space:nowrap;font-variant-numeric:tabular-nums}
+.results thead th{border-top:0}
+.results td{font-family:inherit;text-align:right}
+.results th{text-align:left}
+.results thead th+th{text-align:right}
+.results .strong td,.results .strong th,.results b{font-weight:650;color:var(--ink)}
+.question{padding:12px 16px;border-bottom:1px solid var(--line);white-space:pre-wrap}
+.answers{padding:0 16px 12px}
+.answers details{border:0;border-top:1px solid var(--grid);border-radius:0;padding:6px 0}
+.answers pre{margin:8px 0 4px;white-space:pre-wrap;overflow-wrap:anywhere;max-height:420px;overflow:auto;
+font:13px/1.6 ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace}
 @media (max-width:1000px){.cards{grid-template-columns:repeat(2,1fr)}.charts{grid-template-columns:minmax(0,1fr)}
 .settings{columns:1}}
 """

@@ -238,10 +238,15 @@ def _render_group(group: Group, rows: Rows) -> str:
 
 
 def _render_chart(chart: Chart, rows: Rows) -> str:
-    head = f"<figcaption><h3>{escape(chart.title)}</h3><p>{escape(chart.note)}</p></figcaption>"
-    if not chart.measured(rows):
+    return render_figure(chart.title, chart.note, figure(chart, rows) if chart.measured(rows) else None)
+
+
+def render_figure(title: str, note: str, drawing: dict[str, Any] | None) -> str:
+    """A plotly.js figure with its heading; None = there is nothing to draw."""
+    head = f"<figcaption><h3>{escape(title)}</h3><p>{escape(note)}</p></figcaption>"
+    if drawing is None:
         return f'<figure>{head}<p class="absent">not measured in this run</p></figure>'
-    data = script_json(figure(chart, rows))
+    data = script_json(drawing)
     return f'<figure>{head}<div class="plot"><script type="application/json">{data}</script></div></figure>\n'
 
 

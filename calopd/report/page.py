@@ -4,10 +4,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from plotly.offline import get_plotlyjs
-
-from calopd.report.assets import SCRIPT, STYLE
 from calopd.report.curves import render_groups
+from calopd.report.frame import Card, frame, percent, points, render_card
 from calopd.report.trajectories import render_trajectories
 
 DEMO_MODELS = "examples/demo"
@@ -15,8 +13,6 @@ DEMO_NOTE = (
     "In the demo's synthetic data the teacher's deviation is built to sit on discourse words: this page shows the "
     "machinery, not the paper's claim, and not that calibration beats OPD here."
 )
-# The page needs nothing from anywhere; with this the browser holds it to that.
-POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,36 +46,10 @@ class RunRecord:
         return [row[key] for row in self.steps if row.get(key) is not None]
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
-    label: str
-    value: str
-    detail: str = ""
-
-
 def render(record: RunRecord) -> str:
     """The whole page as one string of HTML."""
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<title>{escape(record.name)} · {escape(record.method)} run</title>
-<link rel="icon" href="data:,">
-<style>{STYLE}</style>
-</head>
-<body>
-<main>
-{_header(record)}
-{_body(record)}
-{_configuration(record.config)}
-</main>
-<script>{get_plotlyjs()}</script>
-<script>{SCRIPT}</script>
-</body>
-</html>
-"""
+    body = f"{_header(record)}\n{_body(record)}\n{_configuration(record.config)}"
+    return frame(f"{record.name} · {record.method} run", body)
 
 
 def _body(record: RunRecord) -> str:
@@ -98,7 +68,7 @@ def _header(record: RunRecord) -> str:
     }
     facts = "".join(f"<span>{key} <b>{escape(str(value))}</b></span>" for key, value in about.items())
     notices = "".join(f'<p class="notice">{escape(notice)}</p>' for notice in _notices(record))
-    cards = "".join(_render_card(card) for card in _cards(record))
+    cards = "".join(render_card(card) for card in _cards(record))
     return (
         f'<header class="top"><p class="kicker">On-policy distillation run</p><h1>{escape(record.name)}</h1>'
         f'<p class="about">{facts}</p></header>{notices}<div class="cards">{cards}</div>'
@@ -131,13 +101,13 @@ def _accuracy_card(record: RunRecord) -> Card:
     if before is None or after is None:
         pending = record.summary is None and record.setting("evaluation", "problems", 0)
         return Card(label, "–", "known when the run ends" if pending else "not evaluated")
-    detail = f"gain {_points(after - before)} points"
+    detail = f"gain {points(after - before)} points"
     if summary.get("gain_interval_95"):
         low, high = summary["gain_interval_95"]
-        detail += f", 95 % interval {_points(low)} to {_points(high)}"
+        detail += f", 95 % interval {points(low)} to {points(high)}"
     if summary.get("evaluation_problems"):
         detail += f"; {summary['evaluation_problems']:,} problems"
-    return Card(label, f"{_percent(before)} → {_percent(after)}", detail)
+    return Card(label, f"{percent(before)} → {percent(after)}", detail)
 
 
 def _ratio_card(record: RunRecord, key: str, label: str) -> Card:
@@ -147,7 +117,7 @@ def _ratio_card(record: RunRecord, key: str, label: str) -> Card:
         return Card(label, "–", "not measured")
     mean = (record.summary or {}).get(key)
     mean = sum(values) / len(values) if mean is None else mean
-    return Card(label, _percent(mean), f"mean of the steps; first {_percent(values[0])}, last {_percent(values[-1])}")
+    return Card(label, percent(mean), f"mean of the steps; first {percent(values[0])}, last {percent(values[-1])}")
 
 
 def _tickets_card(record: RunRecord) -> Card:
@@ -165,22 +135,6 @@ def _time_card(record: RunRecord) -> Card:
     total = sum(steps) if seconds is None else seconds
     detail = f"{len(record.steps)} steps, {sum(steps) / len(steps):.1f} s each" if steps else ""
     return Card("Minutes", f"{total / 60:.1f}", detail)
-
-
-def _render_card(card: Card) -> str:
-    return (
-        f'<div class="card"><h2>{escape(card.label)}</h2><p class="value">{escape(card.value)}</p>'
-        f"<p>{escape(card.detail)}</p></div>"
-    )
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
-
-
-def _points(share: float) -> str:
-    """A difference of shares in percentage points, with its sign."""
-    return f"{100 * share:+.1f}".replace("-", "−")
 
 
 def _configuration(config: dict[str, dict[str, Any]]) -> str:
