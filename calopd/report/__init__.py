@@ -19,5 +19,6 @@ def write_report(run_dir: Path) -> Path:
         steps=read_lines(run_dir / "metrics.jsonl"),
         summary=json.loads(summary.read_text(encoding="utf-8")) if summary.exists() else None,
         trajectories=read_lines(run_dir / "trajectories.jsonl"),
+        evaluations=[json.loads(file.read_text()) for file in sorted((run_dir / "evaluations").glob("*.json"))],
     )
     return write_whole(run_dir / "report.html", render(record))

@@ -1,10 +1,10 @@
 """The page around the curves and the trajectories: what the run was, what it came to, how it was configured."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-from calopd.report.curves import render_groups
+from calopd.report.curves import render_evaluations, render_groups
 from calopd.report.frame import Card, frame, percent, points, render_card
 from calopd.report.trajectories import render_trajectories
 
@@ -25,6 +25,8 @@ class RunRecord:
     summary: dict[str, Any] | None
     """None until the run is finished."""
     trajectories: list[dict[str, Any]]
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+    """Policies that were evaluated, in the order of their versions."""
 
     def setting(self, section: str, key: str, default: Any = "") -> Any:
         return self.config.get(section, {}).get(key, default)
@@ -55,7 +57,7 @@ def render(record: RunRecord) -> str:
 def _body(record: RunRecord) -> str:
     if not record.steps:
         return '<p class="notice">No step has been recorded yet, so there are no curves to draw.</p>'
-    curves = render_groups(record.steps, record.method)
+    curves = render_evaluations(record.evaluations) + render_groups(record.steps, record.method)
     return curves + render_trajectories(record.trajectories, float(record.setting("method", "relaxation", 5.0)))
 
 

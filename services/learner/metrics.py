@@ -10,6 +10,14 @@ trajectories = Counter("calopd_learner_trajectories", "Trajectories learnt from"
 missing = Counter("calopd_learner_missing_trajectories", "Tickets that became dead letters")
 checkpoint_time = Gauge("calopd_learner_checkpoint_timestamp_seconds", "When the last checkpoint was written")
 
+evaluation_accuracy = Gauge(
+    "calopd_learner_evaluation_accuracy_ratio", "Held-out accuracy of the policy last evaluated"
+)
+evaluation_version = Gauge("calopd_learner_evaluation_policy_version", "The policy last evaluated")
+evaluations_skipped = Counter(
+    "calopd_learner_evaluations_skipped", "Policies not evaluated because the evaluation before was still under way"
+)
+
 STEP_GAUGES = {
     "step": Gauge("calopd_learner_step", "Optimizer steps done"),
     "policy_version": Gauge("calopd_learner_policy_version", "Version of the published policy"),

@@ -20,7 +20,8 @@ class Status:
         self.phase = "starting"
         self.progress = ""
         self.last_metrics: dict[str, Any] = {}
-        self.evaluations: dict[str, float] = {}
+        self.evaluations: dict[int, float] = {}
+        """Policy version -> held-out accuracy."""
         self._durations: list[float] = []
         self._started = time.time()
 
