@@ -23,8 +23,11 @@ $(READY): requirements/cpu.lock pyproject.toml
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-demo: $(READY) ## train the demo student with Cal-OPD through the real services, on this CPU
+demo: $(READY) ## train the demo student with Cal-OPD through the real services, on this CPU; evaluate it
 	@$(BIN)/calopd run configs/demo.toml --overwrite
+	@$(BIN)/calopd eval student=examples/demo/student teacher=examples/demo/teacher cal_opd=runs/demo \
+	  --benchmark examples/demo/heldout.jsonl --problems 250 -n 4 --top-p 1 --max-tokens 96 --max-prompt-tokens 256 \
+	  --in-flight 128 -o runs/demo/eval
 
 demo-models: $(READY) ## make the demo's models and data again from their seed
 	$(BIN)/python -m examples.make_demo --out examples/demo
@@ -55,6 +58,7 @@ proto-check: $(READY) ## fail where the committed stubs are not those of proto/
 
 bench: $(READY) ## the LM head's ratios, written to benchmarks/results/
 	$(BIN)/python -m benchmarks.lm_head
+	$(BIN)/python -m benchmarks.answers
 
 bench-teacher: $(READY) ## the teacher against transformers, vLLM and the limit; memory, contexts, transport (15 min)
 	$(BIN)/python -m benchmarks.teacher
