@@ -11,7 +11,7 @@ from calopd.evaluation.results import MEAN, Results
 from calopd.report.curves import SERIES_COLOURS, render_figure
 from calopd.report.frame import Card, frame, percent, points, render_card, write_whole
 
-SHOWN_PROBLEMS = 60
+SHOWN_PROBLEMS = 40
 """Problems of a benchmark whose responses are on the page; results.json has all."""
 SHOWN_RESPONSES = 4
 HEAD, TAIL = 1_500, 2_500
@@ -79,13 +79,11 @@ def _tables(results: Sequence[Results], comparison: Comparison | None) -> str:
             + _gains(comparison)
             + "</section>"
         )
-    for result in results:
-        rows = result.summaries()
-        head = [name.replace("@n", f"@{result.n}") for name in tables.SUMMARY]
-        cells = [[escape(show(row)) for show in tables.SUMMARY.values()] for row in rows]
-        table = _table(head, cells, [row.name == MEAN for row in rows])
-        parts.append(f"<section><h2>{escape(result.label)}</h2>{table}</section>")
-    return "".join(parts)
+    rows = [(result.label, row) for result in results for row in result.summaries()]
+    head = ["model", *(name.replace("@n", f"@{results[0].n}") for name in tables.SUMMARY)]
+    cells = [[escape(label), *(escape(show(row)) for show in tables.SUMMARY.values())] for label, row in rows]
+    table = _table(head, cells, [row.name == MEAN for _, row in rows])
+    return "".join([*parts, f"<section><h2>Benchmark by benchmark</h2>{table}</section>"])
 
 
 def _comparison(comparison: Comparison) -> str:
@@ -121,6 +119,7 @@ def _benchmark(name: str, results: Sequence[Results]) -> str:
         "Share of right responses, problem by problem",
         "The problems that all models solve stand on the left. Draw a frame to look closer.",
         _bars(easiest_first, scores),
+        height=110 + 110 * len(scores),
     )
     shown = _shown(easiest_first, scores)
     note = (
@@ -157,7 +156,6 @@ def _bars(ordered: list[str], scores: dict[str, dict[str, float]]) -> dict[str, 
     layout: dict[str, Any] = {
         "bargap": 0.1 if len(ordered) < 100 else 0,
         "margin": {"l": 8, "r": 12, "t": 10, "b": 8},
-        "height": 90 + 110 * len(scores),
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"color": "--soft", "size": 12, "family": "system-ui, -apple-system, 'Segoe UI', sans-serif"},
@@ -171,9 +169,10 @@ def _bars(ordered: list[str], scores: dict[str, dict[str, float]]) -> dict[str, 
     # A strip of its own for each model: side by side, a bar of five hundred problems would be a hair's width.
     for number in range(len(scores)):
         top = 1 - number / len(scores)
-        domain = [top - 1 / len(scores) + (0.04 if len(scores) > 1 else 0), top]
+        domain = [top - 1 / len(scores) + (0.07 if len(scores) > 1 else 0), top]
         layout[f"yaxis{number + 1 if number else ''}"] = axis | {
             "tickformat": ".0%",
+            "tickvals": [0, 0.5, 1],
             "range": [0, 1.02],
             "domain": domain,
         }

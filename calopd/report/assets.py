@@ -33,7 +33,7 @@ figure{padding:14px 14px 8px;min-width:0;display:flex;flex-direction:column}
 figure:only-child{grid-column:1/-1}
 figcaption p{color:var(--soft);font-size:13px;line-height:1.4}
 figcaption{flex:1}
-.plot{height:250px;margin-top:6px}
+.plot{margin-top:6px}
 .absent{color:var(--soft);padding:26px 0;font-style:italic}
 .toolbar{position:sticky;top:0;z-index:2;padding:10px 0;background:var(--page);border-bottom:1px solid var(--line);
 display:flex;flex-wrap:wrap;align-items:center;gap:8px 20px}
@@ -45,6 +45,7 @@ cursor:pointer}
 .legend{font-size:12.5px;color:var(--soft)}
 .legend span{display:inline-block;padding:1px 7px;color:var(--ink);white-space:nowrap}
 .hint{margin-top:8px;color:var(--soft);font-size:13px}
+.wide,.hint+article{margin-top:10px}
 #trajectories h3{margin:20px 0 8px}
 article{margin-bottom:12px;overflow:hidden}
 article header{display:flex;flex-wrap:wrap;gap:0 18px;padding:8px 16px;font-size:13px;color:var(--soft);

@@ -172,7 +172,7 @@ def figure(chart: Chart, rows: Rows) -> dict[str, Any]:
         values = [row.get(key) for row in rows]
         trace = {"x": steps, "y": values, "name": escape(label)}
         traces.append(trace | _look(chart, key, number, single=len(rows) == 1))
-    return {"data": traces, "layout": _layout(chart)}
+    return {"data": traces, "layout": chart_layout(chart)}
 
 
 def _look(chart: Chart, key: str, number: int, single: bool) -> dict[str, Any]:
@@ -189,7 +189,7 @@ def _look(chart: Chart, key: str, number: int, single: bool) -> dict[str, Any]:
     }
 
 
-def _layout(chart: Chart) -> dict[str, Any]:
+def chart_layout(chart: Chart) -> dict[str, Any]:
     axis = {"gridcolor": "--grid", "linecolor": "--line", "zerolinecolor": "--line", "automargin": True}
     range_mode = "nonnegative" if chart.tick_format == PERCENT else "normal"
     layout: dict[str, Any] = {
@@ -232,40 +232,6 @@ def render_groups(rows: Rows, method: str) -> str:
     return "".join(_render_group(group, rows) for group in groups(rows, method))
 
 
-def render_evaluations(evaluations: Rows) -> str:
-    """Held-out accuracy by policy, with the 95 % interval over problems; nothing where none was evaluated."""
-    if not evaluations:
-        return ""
-    chart = Chart("Held-out accuracy", "", (), tick_format=PERCENT, hover_format=".1%")
-    bounds = [row["interval_95"] or (row["accuracy"], row["accuracy"]) for row in evaluations]
-    trace = {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": "held-out accuracy",
-        "x": [row["policy_version"] for row in evaluations],
-        "y": [row["accuracy"] for row in evaluations],
-        "error_y": {
-            "type": "data",
-            "symmetric": False,
-            "array": [high - row["accuracy"] for row, (_, high) in zip(evaluations, bounds, strict=True)],
-            "arrayminus": [row["accuracy"] - low for row, (low, _) in zip(evaluations, bounds, strict=True)],
-            "thickness": 1,
-            "color": "--series-1",
-        },
-        "line": {"color": "--series-1", "width": 2},
-        "marker": {"color": "--series-1", "size": 7},
-    }
-    layout = _layout(chart)
-    layout["xaxis"] |= {"title": {"text": "policy (optimizer steps done)", "standoff": 6, "font": {"size": 12}}}
-    newest = evaluations[-1]
-    note = (
-        f"{newest['problems']:,} held-out problems, {newest['samples']} response(s) each, answered by idle replicas; "
-        "bars are 95 % intervals over problems."
-    )
-    figure = render_figure(chart.title, note, {"data": [trace], "layout": layout})
-    return f'<section><h2>Evaluation</h2><div class="charts">{figure}</div></section>\n'
-
-
 def _render_group(group: Group, rows: Rows) -> str:
     cards = "".join(_render_chart(chart, rows) for chart in group.charts)
     return f'<section><h2>{group.title}</h2><div class="charts">{cards}</div></section>\n'
@@ -275,13 +241,14 @@ def _render_chart(chart: Chart, rows: Rows) -> str:
     return render_figure(chart.title, chart.note, figure(chart, rows) if chart.measured(rows) else None)
 
 
-def render_figure(title: str, note: str, drawing: dict[str, Any] | None) -> str:
+def render_figure(title: str, note: str, drawing: dict[str, Any] | None, height: int = 250) -> str:
     """A plotly.js figure with its heading; None = there is nothing to draw."""
     head = f"<figcaption><h3>{escape(title)}</h3><p>{escape(note)}</p></figcaption>"
     if drawing is None:
         return f'<figure>{head}<p class="absent">not measured in this run</p></figure>'
     data = script_json(drawing)
-    return f'<figure>{head}<div class="plot"><script type="application/json">{data}</script></div></figure>\n'
+    size = f' style="height:{height}px"'
+    return f'<figure>{head}<div class="plot"{size}><script type="application/json">{data}</script></div></figure>\n'
 
 
 def script_json(value: Any) -> str:

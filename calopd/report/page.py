@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-from calopd.report.curves import render_evaluations, render_groups
+from calopd.report.curves import render_groups
+from calopd.report.evaluations import render_evaluations
 from calopd.report.frame import Card, frame, percent, points, render_card
 from calopd.report.trajectories import render_trajectories
 
