@@ -26,7 +26,7 @@ $(READY): requirements/cpu.lock pyproject.toml
 demo: $(READY) ## train the demo student with Cal-OPD through the real services, on this CPU; evaluate it
 	@$(BIN)/calopd run configs/demo.toml --overwrite
 	@$(BIN)/calopd eval student=examples/demo/student teacher=examples/demo/teacher cal_opd=runs/demo \
-	  --benchmark examples/demo/heldout.jsonl --problems 250 -n 4 --top-p 1 --max-tokens 96 --max-prompt-tokens 256 \
+	  --benchmark examples/demo/heldout.jsonl --problems 250 -n 2 --top-p 1 --max-tokens 96 --max-prompt-tokens 256 \
 	  --in-flight 128 -o runs/demo/eval
 
 demo-models: $(READY) ## make the demo's models and data again from their seed
