@@ -85,7 +85,8 @@ class Watched:
 
     def __init__(self, directory: Path, replica: int) -> None:
         self._file = journal_file(directory, replica)
-        self._place = self._file.stat().st_size if self._file.exists() else 0
+        # A half-written line at the end is cut off by the process that writes: not counted here either.
+        self._place = self._file.read_bytes().rfind(b"\n") + 1 if self._file.exists() else 0
         self.new = self.right = self.tokens = 0
 
     def look(self) -> None:
