@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 STUBS := calopd/v1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-models test test-fast lint type proto proto-check bench bench-teacher load-teacher lock clean
+.PHONY: help setup demo demo-models test test-fast lint type proto proto-check bench bench-answers bench-teacher load-teacher lock clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -58,6 +58,8 @@ proto-check: $(READY) ## fail where the committed stubs are not those of proto/
 
 bench: $(READY) ## the LM head's ratios, written to benchmarks/results/
 	$(BIN)/python -m benchmarks.lm_head
+
+bench-answers: $(READY) ## our checker of answers beside math-verify alone, written to docs/answers.md
 	$(BIN)/python -m benchmarks.answers
 
 bench-teacher: $(READY) ## the teacher against transformers, vLLM and the limit; memory, contexts, transport (15 min)

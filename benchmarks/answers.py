@@ -79,7 +79,7 @@ def main() -> None:
     lines = [
         "# Answers: our checker beside math-verify alone",
         "",
-        "Written by `python -m benchmarks.answers` from `tests/unit/answers.tsv`: hand-made cases, each a gold answer, "
+        "Written by `make bench-answers` from `tests/unit/answers.tsv`: hand-made cases, each a gold answer, "
         "a response and the verdict that a careful reader gives. math-verify alone is "
         "`verify(parse(gold), parse(response))`; "
         f"one that has not ended after {LIMIT_SECONDS:.0f} s counts as no end.",
