@@ -15,7 +15,7 @@ export REVISION := $(shell git rev-parse --short HEAD 2>/dev/null || echo unknow
 DEPLOY := build/deploy
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-models test test-fast lint type proto proto-check bench bench-teacher load-teacher bench-tsd lock clean
+.PHONY: help setup demo demo-models test test-fast lint type proto proto-check bench bench-answers bench-teacher load-teacher bench-tsd lock clean
 .PHONY: up up-cpu down dashboards k8s-render test-deploy test-compose
 
 help: ## what there is
@@ -33,8 +33,11 @@ $(READY): requirements/cpu.lock pyproject.toml
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-demo: $(READY) ## train the demo student with Cal-OPD through the real services, on this CPU
+demo: $(READY) ## train the demo student with Cal-OPD through the real services, on this CPU; evaluate it
 	@$(BIN)/calopd run configs/demo.toml --overwrite
+	@$(BIN)/calopd eval student=examples/demo/student teacher=examples/demo/teacher cal_opd=runs/demo \
+	  --benchmark examples/demo/heldout.jsonl --problems 250 -n 2 --top-p 1 --max-tokens 96 --max-prompt-tokens 256 \
+	  --in-flight 128 -o runs/demo/eval
 
 demo-models: $(READY) ## make the demo's models and data again from their seed
 	$(BIN)/python -m examples.make_demo --out examples/demo
@@ -68,6 +71,9 @@ bench: $(READY) ## the LM head's ratios, written to benchmarks/results/
 
 bench-tsd: $(READY) ## analyse a synthetic study of 60 M tokens x 9 contexts (2.6 GB in the temporary directory)
 	$(BIN)/python -m benchmarks.tsd
+
+bench-answers: $(READY) ## our checker of answers beside math-verify alone, written to docs/answers.md
+	$(BIN)/python -m benchmarks.answers
 
 bench-teacher: $(READY) ## the teacher against transformers, vLLM and the limit; memory, contexts, transport (15 min)
 	$(BIN)/python -m benchmarks.teacher

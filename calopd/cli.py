@@ -32,16 +32,69 @@ def parser() -> argparse.ArgumentParser:
     negatives.add_argument("--tokenizer", required=True, help="model directory or hub id: lengths are its tokens")
     negatives.add_argument("--seed", type=int, default=0, help="the run's seed: the teacher sees the same negatives")
     tsd_commands.add_commands(commands)
+    _add_eval(
+        commands.add_parser("eval", help="accuracy of models on benchmarks, with intervals; `eval compare A B …`")
+    )
     report = commands.add_parser("report", help="write a run's report.html again")
     report.add_argument("directory", type=Path)
     return top
+
+
+def _add_eval(evaluate: argparse.ArgumentParser) -> None:
+    """The defaults are the paper's evaluation."""
+    add = evaluate.add_argument
+    evaluate.usage = "calopd eval [LABEL=]MODEL ... --benchmark NAMES | calopd eval compare RESULTS RESULTS ..."
+    add("models", nargs="+", metavar="[LABEL=]MODEL", help="model directory or hub id, run (RUN, RUN@STEP), checkpoint")
+    add("--benchmark", required=True, help="amc23,aime24,aime25,aime26,hmmt26,math500 or files {id, problem, answer}")
+    add("-n", type=int, default=16, help="samples a problem (16)")
+    add("-o", "--out", type=Path, help="directory of samples, results and page (evaluations/LABELS)")
+    add("--problems", type=int, metavar="K", help="only the first K problems of each benchmark")
+    add(
+        "--replicas",
+        type=int,
+        default=1,
+        help="processes that share the work, each with GPUs or threads of its own (1)",
+    )
+    add("--overwrite", action="store_true", help="sample anew what is there already")
+    add("--student", metavar="LABEL", help="whom the others are compared with (the first)")
+    add("--teacher", metavar="LABEL", help="no method: it stands below the student (the one labelled `teacher`)")
+    add("--seed", type=int, default=0)
+    add("--temperature", type=float, default=0.6)
+    add("--top-p", type=float, default=0.95)
+    add("--max-tokens", type=int, default=20_480)
+    add("--max-prompt-tokens", type=int, default=2_048)
+    add("--no-thinking", dest="thinking", action="store_false", help="chat template with enable_thinking=False")
+    add("--engine", choices=("vllm", "torch"), default="vllm")
+    add("--dtype", choices=("float32", "bfloat16"), default="float32")
+    add("--in-flight", type=int, default=256, help="responses a replica writes at once (256)")
+    add("--tensor-parallel-size", type=int, default=1)
+    add("--cpu-kv-cache-gib", type=int, default=1)
+
+
+def _compare_parser() -> argparse.ArgumentParser:
+    compare = argparse.ArgumentParser(prog="calopd eval compare", description="Paired comparison of evaluations.")
+    compare.add_argument(
+        "results", type=Path, nargs="+", help="results.json, or its directory; the first is the student"
+    )
+    compare.add_argument("--student", metavar="LABEL", help="whom the others are compared with (the first)")
+    compare.add_argument("--teacher", metavar="LABEL", help="no method (the one labelled `teacher`)")
+    compare.add_argument("--format", choices=("text", "markdown", "csv", "latex"), default="text")
+    compare.add_argument("-o", "--out", type=Path, help="file of the export; with text, of a page")
+    return compare
 
 
 def main() -> None:
     if sys.argv[1:3] == ["data", "solve"]:
         # A service's engine does it, and the library knows no service: its own module takes over.
         os.execv(sys.executable, [sys.executable, "-m", "services.rollout.solve", *sys.argv[3:]])
+    if sys.argv[1:3] == ["eval", "compare"]:
+        compared = _compare_parser().parse_args(sys.argv[3:])
+        guarded(lambda: _evaluation("compare_results", compared))
+        return
     arguments = parser().parse_args()
+    if arguments.command == "eval":
+        guarded(lambda: _evaluation("evaluate", arguments))
+        return
     if arguments.command == "data":
         from calopd import data_commands
 
@@ -69,6 +122,12 @@ def _run(arguments: argparse.Namespace) -> None:
     except Stopped:
         print(f"stopped; go on with: calopd run --resume {config.run_dir}", file=sys.stderr)
         sys.exit(130)
+
+
+def _evaluation(name: str, arguments: argparse.Namespace) -> None:
+    from calopd.evaluation import command
+
+    getattr(command, name)(arguments)
 
 
 def _report(arguments: argparse.Namespace) -> None:

@@ -144,9 +144,10 @@ class Display:
             f"elapsed {_duration(time.monotonic() - self._started)}",
         )
         parts: list[Any] = [Panel(head, border_style="dim"), self._roles(), self._steps()]
-        before = status.get("evaluations", {}).get("before")
-        if before is not None:
-            parts.append(Text(f"held-out accuracy before training: {before:.3f}", style="dim"))
+        known = sorted((int(version), value) for version, value in status.get("evaluations", {}).items())
+        if known:
+            shown = " → ".join(f"{value:.3f} (policy {version})" for version, value in known[:1] + known[1:][-4:])
+            parts.append(Text(f"held-out accuracy: {shown}", style="dim"))
         parts += [Text(event, style="yellow") for event in self._events]
         return Group(*parts)
 

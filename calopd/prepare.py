@@ -37,7 +37,7 @@ class Account:
 
 
 @dataclass(slots=True)
-class _Row:
+class Row:
     problem: str
     answer: str
     solution: str
@@ -51,7 +51,7 @@ def prepare(source: str, out: Path) -> Account:
     """
     account = Account()
     answers: dict[str, set[str]] = {}
-    first: dict[str, _Row] = {}
+    first: dict[str, Row] = {}
     for row in _read(source):
         account.rows += 1
         problem = _clean(row.problem, account)
@@ -64,7 +64,7 @@ def prepare(source: str, out: Path) -> Account:
             if row.solution and not first[problem].solution:
                 first[problem].solution = row.solution
         else:
-            first[problem] = _Row(problem, row.answer, row.solution)
+            first[problem] = Row(problem, row.answer, row.solution)
     lines = []
     for problem, row in first.items():
         if len(answers[problem]) > 1:
@@ -96,20 +96,19 @@ def _clean(text: str, account: Account) -> str:
     return text
 
 
-def _read(source: str) -> Iterator[_Row]:
+def _read(source: str) -> Iterator[Row]:
     path = Path(source)
     if path.suffix == ".parquet" and path.is_file():
         yield from _read_parquet(path)
     elif path.is_file():
         yield from _read_jsonl(path)
     elif source.count("/") == 1 and not source.startswith((".", "/")):
-        for file in _download(source):
-            yield from _read_parquet(file)
+        yield from read_hub(source)
     else:
         raise ConfigError(f"{source}: no such file, and no data set id of the form owner/name")
 
 
-def _read_parquet(path: Path) -> Iterator[_Row]:
+def _read_parquet(path: Path) -> Iterator[Row]:
     """Rows with `prompt[0].content` and `reward_model.ground_truth`, or with plain columns like those of a JSONL."""
     import pyarrow.parquet as pq
 
@@ -118,7 +117,7 @@ def _read_parquet(path: Path) -> Iterator[_Row]:
             yield _row(row, str(path))
 
 
-def _read_jsonl(path: Path) -> Iterator[_Row]:
+def _read_jsonl(path: Path) -> Iterator[Row]:
     with path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
             try:
@@ -128,7 +127,7 @@ def _read_jsonl(path: Path) -> Iterator[_Row]:
             yield _row(row, f"{path}, line {number}")
 
 
-def _row(row: dict[str, Any], where: str) -> _Row:
+def _row(row: dict[str, Any], where: str) -> Row:
     try:
         if "prompt" in row and "reward_model" in row:
             problem, answer = row["prompt"][0]["content"], row["reward_model"]["ground_truth"]
@@ -138,20 +137,26 @@ def _row(row: dict[str, Any], where: str) -> _Row:
         raise ConfigError(
             f"{where}: expected prompt[0].content and reward_model.ground_truth, or problem and answer; {error!r}"
         ) from None
-    return _Row(str(problem), str(answer).strip(), str(row.get("solution") or ""))
+    return Row(str(problem), str(answer).strip(), str(row.get("solution") or ""))
+
+
+def read_hub(repository: str) -> Iterator[Row]:
+    """The rows of a data set of the hub, when online: its parquet files, or its JSONL files where it has no others."""
+    for file in _download(repository):
+        yield from _read_parquet(file) if file.suffix == ".parquet" else _read_jsonl(file)
 
 
 def _download(repository: str) -> list[Path]:
-    """The parquet files of a data set of the hub, when online."""
     from huggingface_hub import HfApi, hf_hub_download
 
     try:
-        names = sorted(n for n in HfApi().list_repo_files(repository, repo_type="dataset") if n.endswith(".parquet"))
+        found = sorted(HfApi().list_repo_files(repository, repo_type="dataset"))
+        names = [n for n in found if n.endswith(".parquet")] or [n for n in found if n.endswith(".jsonl")]
         files = [Path(hf_hub_download(repository, name, repo_type="dataset")) for name in names]
     except Exception as error:  # the hub's client raises many kinds; all mean that it cannot be had
         raise ConfigError(
             f"the data set {repository} cannot be had from the hub: {str(error).splitlines()[0]}"
         ) from None
     if not files:
-        raise ConfigError(f"the data set {repository} holds no parquet file")
+        raise ConfigError(f"the data set {repository} holds no parquet or JSONL file")
     return files

@@ -1,7 +1,8 @@
 """Tickets, results and dead letters in Redis: every trajectory counts once, whoever is killed.
 
 Keys of a run (prefix `calopd:<run>:`):
-  tickets            stream, consumer group `rollout`: what is to be written
+  tickets            stream, consumer group `rollout`: what is to be written for a step
+  evaluations        the same for evaluations: a replica takes from it only while it has nothing to write for a step
   batches            hash, batch -> open | released
   results:<batch>    hash, ticket index -> trajectory; the first result wins, '' = a dead letter
   arrivals:<batch>   stream of (index, tokens): small, so that rank 0 can plan without reading trajectories
@@ -21,7 +22,7 @@ from redis.retry import Retry
 
 from calopd import wire
 from calopd.errors import ConfigError
-from calopd.types import Ticket, Trajectory
+from calopd.types import EVALUATION, Ticket, Trajectory
 from calopd.v1 import queue_pb2
 
 GROUP = "rollout"
@@ -46,6 +47,13 @@ end
 redis.call('XACK', KEYS[4], ARGV[5], ARGV[6])
 redis.call('XDEL', KEYS[4], ARGV[6])
 return fresh
+"""
+
+# A ticket that its worker gives up is there for anybody, as if it had never been taken.
+_PUT_BACK = """
+redis.call('XACK', KEYS[1], ARGV[1], ARGV[2])
+if redis.call('XDEL', KEYS[1], ARGV[2]) == 1 then redis.call('XADD', KEYS[1], '*', 't', ARGV[3]) end
+return 1
 """
 
 _CLOSE = """
@@ -106,17 +114,25 @@ class Queue:
         self.run = run
         self._open = client.register_script(_OPEN)
         self._commit = client.register_script(_COMMIT)
+        self._put_back = client.register_script(_PUT_BACK)
         self._close = client.register_script(_CLOSE)
 
     def _key(self, *parts: str) -> str:
         return ":".join(("calopd", self.run, *parts))
+
+    def _stream(self, batch: str) -> str:
+        return self._key("evaluations" if batch.startswith(EVALUATION) else "tickets")
+
+    @property
+    def _both(self) -> tuple[str, str]:
+        return self._key("tickets"), self._key("evaluations")
 
     # The learner's side
 
     def open_batch(self, batch: str, tickets: Iterable[Ticket]) -> bool:
         """Issue the tickets of a batch; False where they are out already. A released batch is issued anew."""
         payloads = [wire.ticket_to_message(ticket).SerializeToString() for ticket in tickets]
-        return bool(self._open(keys=[self._key("batches"), self._key("tickets")], args=[batch, *payloads]))
+        return bool(self._open(keys=[self._key("batches"), self._stream(batch)], args=[batch, *payloads]))
 
     def arrivals(self, batch: str, after: str = "0-0", block_seconds: float = 1.0) -> list[Arrival]:
         """Results committed since the entry `after`; waits at most `block_seconds` for the first."""
@@ -147,44 +163,58 @@ class Queue:
     # The rollout's side
 
     def join(self) -> None:
-        """Create the consumer group; calling it again does no harm."""
-        try:
-            self.client.xgroup_create(self._key("tickets"), GROUP, id="0", mkstream=True)
-        except redis.ResponseError as error:
-            if "BUSYGROUP" not in str(error):
-                raise
+        """Create the consumer groups; calling it again does no harm."""
+        for stream in self._both:
+            try:
+                self.client.xgroup_create(stream, GROUP, id="0", mkstream=True)
+            except redis.ResponseError as error:
+                if "BUSYGROUP" not in str(error):
+                    raise
 
     def own_claims(self, worker: str) -> list[Claim]:
         """What this worker had in hand before it was restarted."""
-        return self._claims(self.client.xreadgroup(GROUP, worker, {self._key("tickets"): "0"}, count=10_000))
+        read = self.client.xreadgroup
+        return [c for s in self._both for c in self._claims(read(GROUP, worker, {s: "0"}, count=10_000))]
 
     def claim(self, worker: str, count: int, block_seconds: float = 1.0) -> list[Claim]:
-        """At most `count` tickets that nobody has."""
+        """At most `count` tickets of steps that nobody has."""
         reply = self.client.xreadgroup(
             GROUP, worker, {self._key("tickets"): ">"}, count=count, block=max(1, int(block_seconds * 1000))
         )
         return self._claims(reply)
 
+    def claim_evaluations(self, worker: str, count: int) -> list[Claim]:
+        """At most `count` tickets of evaluations that nobody has; does not wait for any."""
+        return self._claims(self.client.xreadgroup(GROUP, worker, {self._key("evaluations"): ">"}, count=count))
+
     def _claims(self, reply: Any) -> list[Claim]:
         entries = _streams(reply)[0][1] if reply else []
         return [_claim(entry, fields) for entry, fields in entries if fields]
 
-    def claim_abandoned(self, worker: str, count: int, idle_seconds: float) -> list[Claim]:
+    def claim_abandoned(
+        self, worker: str, count: int, idle_seconds: float, *, evaluations: bool = False
+    ) -> list[Claim]:
         """At most `count` tickets whose worker has not been heard of for `idle_seconds`."""
-        reply = self.client.xautoclaim(
-            self._key("tickets"), GROUP, worker, min_idle_time=int(idle_seconds * 1000), count=count
-        )
+        stream = self._both[evaluations]
+        reply = self.client.xautoclaim(stream, GROUP, worker, min_idle_time=int(idle_seconds * 1000), count=count)
         return [_claim(entry, fields) for entry, fields in reply[1] if fields]
 
     def keep(self, worker: str, claims: Sequence[Claim]) -> None:
         """Say that this worker still works on these."""
-        if claims:
-            entries = [claim.entry for claim in claims]
-            self.client.xclaim(self._key("tickets"), GROUP, worker, min_idle_time=0, message_ids=entries, justid=True)
+        for stream in self._both:
+            entries = [claim.entry for claim in claims if self._stream(claim.ticket.batch) == stream]
+            if entries:
+                self.client.xclaim(stream, GROUP, worker, min_idle_time=0, message_ids=entries, justid=True)
+
+    def put_back(self, claim: Claim) -> None:
+        """Give a ticket up: anybody may take it, at once and with all of its attempts."""
+        raw = wire.ticket_to_message(claim.ticket).SerializeToString()
+        self._put_back(keys=[self._stream(claim.ticket.batch)], args=[GROUP, claim.entry, raw])
 
     def deliveries(self, claim: Claim) -> int:
         """How often this ticket has been taken up."""
-        pending = self.client.xpending_range(self._key("tickets"), GROUP, min=claim.entry, max=claim.entry, count=1)
+        stream = self._stream(claim.ticket.batch)
+        pending = self.client.xpending_range(stream, GROUP, min=claim.entry, max=claim.entry, count=1)
         return int(pending[0]["times_delivered"]) if pending else 0
 
     def commit(self, claim: Claim, trajectory: Trajectory) -> bool:
@@ -202,7 +232,7 @@ class Queue:
             self._key("batches"),
             self._key("results", ticket.batch),
             self._key("arrivals", ticket.batch),
-            self._key("tickets"),
+            self._stream(ticket.batch),
             self._key("dead"),
         ]
         raw = wire.ticket_to_message(ticket).SerializeToString()
@@ -225,7 +255,7 @@ class Queue:
 
     def waiting(self) -> int:
         """Tickets not done yet, claimed or not."""
-        return int(self.client.xlen(self._key("tickets")))
+        return sum(int(self.client.xlen(stream)) for stream in self._both)
 
     def depth(self) -> Depth:
         """How much there is to do, and for how long."""

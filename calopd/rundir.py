@@ -69,6 +69,28 @@ def append_line(file: Path, row: dict[str, Any]) -> None:
         out.write(json.dumps(row) + "\n")
 
 
+class Journal:
+    """Lines that are on the disk one by one: a kill loses at most the line that was being written.
+
+    One process writes; what a kill left of a half-written line is cut off before the first line is added.
+    """
+
+    def __init__(self, file: Path) -> None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        self.rows = read_lines(file)
+        """What was there when the journal was opened."""
+        self._file = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        os.ftruncate(self._file, file.read_bytes().rfind(b"\n") + 1)
+
+    def add(self, row: dict[str, Any]) -> None:
+        line = (json.dumps(row) + "\n").encode()
+        while line:
+            line = line[os.write(self._file, line) :]
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
 def single_learner(run_dir: Path, wait_seconds: float = 30.0) -> IO[str]:
     """A lock that one learner of a run holds while it lives; an earlier one gets a moment to end."""
     lock = (run_dir / ".learner.lock").open("w")

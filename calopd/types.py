@@ -8,7 +8,7 @@ region        [L, U], the interval of log-probabilities that the teacher's own w
 relaxation    the paper's lambda: how many times the measured wobble the region spans
 advantage     what the student learns from, per token
 ticket        the right and duty to write one response: counted once, whoever dies
-batch         the tickets of one optimizer step (`step-000012`) or of one evaluation (`eval-before`)
+batch         the tickets of one optimizer step (`step-000012`) or of one evaluation (`eval-000010`)
 policy        the student's weights after a number of optimizer steps, its version
 
 Axis suffixes: _B trajectories, _T tokens, _C contexts, _V vocabulary, _K top-k, _H hidden.
@@ -36,6 +36,10 @@ class Sampling:
     max_tokens: int = 16_384
 
 
+EVALUATION = "eval-"
+"""How the batch of an evaluation begins."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ticket:
     run: str
@@ -57,6 +61,11 @@ class Ticket:
     @property
     def id(self) -> str:
         return f"{self.run}/{self.batch}/{self.index}"
+
+    @property
+    def is_evaluation(self) -> bool:
+        """Whether it may wait until nothing is to be written for a step."""
+        return self.batch.startswith(EVALUATION)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from calopd.errors import PolicyError
 
 WEIGHTS = "model.safetensors"
 MANIFEST = "manifest.json"
+ADAPTER = "default"
+"""LoRA adapters bear this name in a state dict."""
 
 
 def policy_dir(policies: Path, version: int) -> Path:
@@ -70,9 +72,24 @@ def load_policy(directory: Path) -> dict[str, torch.Tensor]:
     return load_file(directory / WEIGHTS)
 
 
-def prune_policies(policies: Path, newest: int, keep: int) -> None:
+def merge_adapters(weights: Mapping[str, torch.Tensor], scale: float) -> dict[str, torch.Tensor]:
+    """W + scale * B A under the plain names of the model, from a state dict with adapters."""
+    out = {}
+    for name, tensor in weights.items():
+        if "lora_" in name:
+            continue
+        if ".base_layer." in name and name.endswith(".weight"):
+            layer = name.removesuffix(".base_layer.weight")
+            down, up = (weights[f"{layer}.lora_{side}.{ADAPTER}.weight"] for side in "AB")
+            tensor = tensor + scale * (up @ down)
+        out[name.replace(".base_layer.", ".")] = tensor
+    return out
+
+
+def prune_policies(policies: Path, newest: int, keep: int, needed: Collection[int] = ()) -> None:
+    """Remove all but the last `keep` policies and those that an evaluation still needs."""
     for directory in policies.iterdir():
-        if directory.name.isdigit() and int(directory.name) <= newest - keep:
+        if directory.name.isdigit() and int(directory.name) <= newest - keep and int(directory.name) not in needed:
             shutil.rmtree(directory, ignore_errors=True)
 
 

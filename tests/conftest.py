@@ -67,6 +67,7 @@ recompute_activations = false
 threads = 1
 [evaluation]
 problems = 8
+every = 2
 max_tokens = 24
 top_p = 1.0
 [queue]

@@ -1,10 +1,10 @@
 """report.html: one self-contained page on a run, readable while it is under way and long after it is over."""
 
 import json
-import os
 import tomllib
 from pathlib import Path
 
+from calopd.report.cards import write_whole
 from calopd.report.page import RunRecord, render
 from calopd.rundir import read_lines
 
@@ -19,9 +19,6 @@ def write_report(run_dir: Path) -> Path:
         steps=read_lines(run_dir / "metrics.jsonl"),
         summary=json.loads(summary.read_text(encoding="utf-8")) if summary.exists() else None,
         trajectories=read_lines(run_dir / "trajectories.jsonl"),
+        evaluations=[json.loads(file.read_text()) for file in sorted((run_dir / "evaluations").glob("*.json"))],
     )
-    target = run_dir / "report.html"
-    aside = target.with_name(target.name + ".aside")
-    aside.write_text(render(record), encoding="utf-8")
-    os.replace(aside, target)
-    return target
+    return write_whole(run_dir / "report.html", render(record))

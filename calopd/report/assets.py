@@ -33,7 +33,7 @@ figure{padding:14px 14px 8px;min-width:0;display:flex;flex-direction:column}
 figure:only-child{grid-column:1/-1}
 figcaption p{color:var(--soft);font-size:13px;line-height:1.4}
 figcaption{flex:1}
-.plot{height:250px;margin-top:6px}
+.plot{margin-top:6px}
 .absent{color:var(--soft);padding:26px 0;font-style:italic}
 .toolbar{position:sticky;top:0;z-index:2;padding:10px 0;background:var(--page);border-bottom:1px solid var(--line);
 display:flex;flex-wrap:wrap;align-items:center;gap:8px 20px}
@@ -45,6 +45,7 @@ cursor:pointer}
 .legend{font-size:12.5px;color:var(--soft)}
 .legend span{display:inline-block;padding:1px 7px;color:var(--ink);white-space:nowrap}
 .hint{margin-top:8px;color:var(--soft);font-size:13px}
+.wide,.hint+article{margin-top:10px}
 #trajectories h3{margin:20px 0 8px}
 article{margin-bottom:12px;overflow:hidden}
 article header{display:flex;flex-wrap:wrap;gap:0 18px;padding:8px 16px;font-size:13px;color:var(--soft);
@@ -77,6 +78,20 @@ caption{text-align:left;font-weight:600;padding-bottom:4px}
 th,td{text-align:left;font-weight:400;padding:3px 0;border-top:1px solid var(--grid);vertical-align:top}
 th{color:var(--soft);width:45%}
 td{overflow-wrap:anywhere;font-family:ui-monospace,Menlo,Consolas,monospace}
+.even{grid-template-columns:repeat(auto-fit,minmax(190px,1fr))}
+.wide{overflow-x:auto}
+.results{width:auto;min-width:60%;margin:0}
+.results th,.results td{padding:5px 18px 5px 0;width:auto;white-space:nowrap;font-variant-numeric:tabular-nums}
+.results thead th{border-top:0}
+.results td{font-family:inherit;text-align:right}
+.results th{text-align:left}
+.results thead th+th{text-align:right}
+.results .strong td,.results .strong th,.results b{font-weight:650;color:var(--ink)}
+.question{padding:12px 16px;border-bottom:1px solid var(--line);white-space:pre-wrap}
+.answers{padding:0 16px 12px}
+.answers details{border:0;border-top:1px solid var(--grid);border-radius:0;padding:6px 0}
+.answers pre{margin:8px 0 4px;white-space:pre-wrap;overflow-wrap:anywhere;max-height:420px;overflow:auto;
+font:13px/1.6 ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace}
 @media (max-width:1000px){.cards{grid-template-columns:repeat(2,1fr)}.charts{grid-template-columns:minmax(0,1fr)}
 .settings{columns:1}}
 """

@@ -173,7 +173,7 @@ def figure(chart: Chart, rows: Rows) -> dict[str, Any]:
         values = [row.get(key) for row in rows]
         trace = {"x": steps, "y": values, "name": escape(label)}
         traces.append(trace | _look(chart, key, number, single=len(rows) == 1))
-    return {"data": traces, "layout": _layout(chart)}
+    return {"data": traces, "layout": chart_layout(chart)}
 
 
 def _look(chart: Chart, key: str, number: int, single: bool) -> dict[str, Any]:
@@ -207,7 +207,7 @@ def base_layout(*, legend: bool) -> dict[str, Any]:
     }
 
 
-def _layout(chart: Chart) -> dict[str, Any]:
+def chart_layout(chart: Chart) -> dict[str, Any]:
     range_mode = "nonnegative" if chart.tick_format == PERCENT else "normal"
     layout = base_layout(legend=len(chart.series) > 1) | {"barmode": "stack", "bargap": 0.15, "hovermode": "x unified"}
     layout["margin"] |= {"t": 24 if chart.paper else 10}

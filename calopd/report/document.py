@@ -36,13 +36,16 @@ def document(title: str, body: str, *, style: str = "", script: str = "") -> str
 """
 
 
-def figure_html(title: str, note: str, figure: dict[str, Any] | None, *, attributes: str = "", absent: str = "") -> str:
+def figure_html(
+    title: str, note: str, figure: dict[str, Any] | None, *, attributes: str = "", absent: str = "", height: int = 0
+) -> str:
     """A figure in its card; it travels as JSON and is drawn by the page's script. None: `absent` says why."""
     head = f"<figcaption><h3>{escape(title)}</h3><p>{escape(note)}</p></figcaption>"
     if figure is None:
         return f'<figure{attributes}>{head}<p class="absent">{escape(absent)}</p></figure>'
+    size = f' style="height:{height}px"' if height else ""
     data = f'<script type="application/json">{script_json(figure)}</script>'
-    return f'<figure{attributes}>{head}<div class="plot">{data}</div></figure>\n'
+    return f'<figure{attributes}>{head}<div class="plot"{size}>{data}</div></figure>\n'
 
 
 def script_json(value: Any) -> str:

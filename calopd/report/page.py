@@ -1,11 +1,13 @@
 """The page around the curves and the trajectories: what the run was, what it came to, how it was configured."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
+from calopd.report.cards import Card, percent, points, render_card
 from calopd.report.curves import render_groups
 from calopd.report.document import document
+from calopd.report.evaluations import render_evaluations
 from calopd.report.trajectories import render_trajectories
 
 DEMO_MODELS = "examples/demo"
@@ -25,6 +27,8 @@ class RunRecord:
     summary: dict[str, Any] | None
     """None until the run is finished."""
     trajectories: list[dict[str, Any]]
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+    """Policies that were evaluated, in the order of their versions."""
 
     def setting(self, section: str, key: str, default: Any = "") -> Any:
         return self.config.get(section, {}).get(key, default)
@@ -46,13 +50,6 @@ class RunRecord:
         return [row[key] for row in self.steps if row.get(key) is not None]
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
-    label: str
-    value: str
-    detail: str = ""
-
-
 def render(record: RunRecord) -> str:
     """The whole page as one string of HTML."""
     body = f"{_header(record)}\n{_body(record)}\n{_configuration(record.config)}"
@@ -62,7 +59,7 @@ def render(record: RunRecord) -> str:
 def _body(record: RunRecord) -> str:
     if not record.steps:
         return '<p class="notice">No step has been recorded yet, so there are no curves to draw.</p>'
-    curves = render_groups(record.steps, record.method)
+    curves = render_evaluations(record.evaluations) + render_groups(record.steps, record.method)
     return curves + render_trajectories(record.trajectories, float(record.setting("method", "relaxation", 5.0)))
 
 
@@ -75,7 +72,7 @@ def _header(record: RunRecord) -> str:
     }
     facts = "".join(f"<span>{key} <b>{escape(str(value))}</b></span>" for key, value in about.items())
     notices = "".join(f'<p class="notice">{escape(notice)}</p>' for notice in _notices(record))
-    cards = "".join(_render_card(card) for card in _cards(record))
+    cards = "".join(render_card(card) for card in _cards(record))
     return (
         f'<header class="top"><p class="kicker">On-policy distillation run</p><h1>{escape(record.name)}</h1>'
         f'<p class="about">{facts}</p></header>{notices}<div class="cards">{cards}</div>'
@@ -108,13 +105,13 @@ def _accuracy_card(record: RunRecord) -> Card:
     if before is None or after is None:
         pending = record.summary is None and record.setting("evaluation", "problems", 0)
         return Card(label, "–", "known when the run ends" if pending else "not evaluated")
-    detail = f"gain {_points(after - before)} points"
+    detail = f"gain {points(after - before)} points"
     if summary.get("gain_interval_95"):
         low, high = summary["gain_interval_95"]
-        detail += f", 95 % interval {_points(low)} to {_points(high)}"
+        detail += f", 95 % interval {points(low)} to {points(high)}"
     if summary.get("evaluation_problems"):
         detail += f"; {summary['evaluation_problems']:,} problems"
-    return Card(label, f"{_percent(before)} → {_percent(after)}", detail)
+    return Card(label, f"{percent(before)} → {percent(after)}", detail)
 
 
 def _ratio_card(record: RunRecord, key: str, label: str) -> Card:
@@ -124,7 +121,7 @@ def _ratio_card(record: RunRecord, key: str, label: str) -> Card:
         return Card(label, "–", "not measured")
     mean = (record.summary or {}).get(key)
     mean = sum(values) / len(values) if mean is None else mean
-    return Card(label, _percent(mean), f"mean of the steps; first {_percent(values[0])}, last {_percent(values[-1])}")
+    return Card(label, percent(mean), f"mean of the steps; first {percent(values[0])}, last {percent(values[-1])}")
 
 
 def _tickets_card(record: RunRecord) -> Card:
@@ -142,22 +139,6 @@ def _time_card(record: RunRecord) -> Card:
     total = sum(steps) if seconds is None else seconds
     detail = f"{len(record.steps)} steps, {sum(steps) / len(steps):.1f} s each" if steps else ""
     return Card("Minutes", f"{total / 60:.1f}", detail)
-
-
-def _render_card(card: Card) -> str:
-    return (
-        f'<div class="card"><h2>{escape(card.label)}</h2><p class="value">{escape(card.value)}</p>'
-        f"<p>{escape(card.detail)}</p></div>"
-    )
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
-
-
-def _points(share: float) -> str:
-    """A difference of shares in percentage points, with its sign."""
-    return f"{100 * share:+.1f}".replace("-", "−")
 
 
 def _configuration(config: dict[str, dict[str, Any]]) -> str:

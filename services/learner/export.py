@@ -1,6 +1,5 @@
 """What a finished run leaves: the student in Hugging Face format, and summary.json."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from safetensors.torch import save_file
 from calopd.config import Config
 from calopd.rundir import read_lines, write_json
 from services.learner.checkpoint import Record
-from services.learner.evaluation import evaluation_file, gain_interval
+from services.learner.evaluation import gain_interval, read_evaluation
 from services.learner.student import Student
 
 
@@ -33,10 +32,7 @@ def export_model(target: Path, student: Student, weights: dict[str, torch.Tensor
 def write_summary(run_dir: Path, config: Config, record: Record) -> None:
     """summary.json: what the run came to; ratios are means over the steps."""
     lines = read_lines(run_dir / "metrics.jsonl")
-    before, after = (
-        json.loads(file.read_text()) if (file := evaluation_file(run_dir, label)).exists() else None
-        for label in ("before", "after")
-    )
+    before, after = (read_evaluation(run_dir, version) for version in (0, config.run.steps))
     summary: dict[str, Any] = {
         "steps": record.step,
         "method": config.method.name,

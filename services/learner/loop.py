@@ -21,7 +21,7 @@ from calopd.types import MethodSettings, Ticket, Trajectory
 from calopd.weights import prune_policies, publish_policy
 from services.learner import checkpoint, metrics
 from services.learner.accumulator import Accumulator
-from services.learner.evaluation import evaluate
+from services.learner.evaluation import Evaluations
 from services.learner.export import export_model, write_summary
 from services.learner.feed import Cutter, Round, rounds
 from services.learner.ranks import Ranks
@@ -65,17 +65,18 @@ class Learner:
             metrics.run_info.labels(config.method.name, config.student.path, config.teacher.path).set(1)
             metrics.steps_wanted.set(config.run.steps)
             watch(config.queue.url, run_id, {"run": self.run_dir, "policies": config.policies})
+            self.evaluations = Evaluations(config, self.queue, self.run_dir, self.status)
             serve_status(self.status, settings.port)
 
     def run(self) -> None:
         """Train to the end, from the last checkpoint where there is one."""
         self._resume()
         self._publish()
-        self._evaluate("before", at=0)
         self._clock = time.monotonic()
         for step in range(self.record.step, self.config.run.steps):
             self._step(step)
-        self._evaluate("after", at=self.config.run.steps)
+        if self.ranks.first:
+            self.evaluations.wait()
         self.status.phase = "exporting"
         weights = full_weights(self.student)
         if self.ranks.first:
@@ -98,28 +99,21 @@ class Learner:
             # Steps beyond are redone. In fixed order they come to the same weights, and their trajectories stay good.
             if batch.startswith("step-") and (batch < here or (batch > here and not self.config.run.deterministic)):
                 self.queue.release_batch(batch)
+        self.evaluations.resume(self.record.step)
         self.status.step = self.record.step
         metrics.last_step.values = {"step": self.record.step, "policy_version": self.record.step}
         metrics.checkpoint_time.set(found.stat().st_mtime if found else time.time())
 
     def _publish(self) -> None:
-        """Publish the student as policy `record.step` and announce it."""
+        """Publish the student as policy `record.step`, announce it, and have it evaluated where that is due."""
         weights = full_weights(self.student)
         if self.ranks.first:
             version, keep = self.record.step, self.config.learner.keep_policies
             sha256 = publish_policy(self.config.policies, version, weights, self.queue.run)
-            prune_policies(self.config.policies, version, keep)
+            self.evaluations.collect()
+            prune_policies(self.config.policies, version, keep, self.evaluations.needed)
             self.queue.announce_policy(version, sha256)
-
-    def _evaluate(self, label: str, at: int) -> None:
-        """Answer the held-out problems with the policy of step `at`, unless that was done before a restart."""
-        if not (self.config.evaluation.problems and self.ranks.first and self.record.step == at):
-            return
-        self.status.phase = f"evaluating {label}"
-        result = evaluate(self.config, self.queue, self.run_dir, label, self.record.step, self.status)
-        self.status.evaluations[label] = result["accuracy"]
-        metrics.evaluation.labels(label).set(result["accuracy"])
-        log.info("evaluation %s: %s", label, result["accuracy"])
+            self.evaluations.open(version)
 
     def _step(self, step: int) -> None:
         batch, settings = step_batch(step), self.config.learner
@@ -168,6 +162,7 @@ class Learner:
                 "seconds_teacher": sums.sums.get("seconds_teacher", 0.0),
                 "seconds_learner": seconds - idle,
                 "seconds_idle": idle,
+                **self.evaluations.newest(),
             }
             # Before the checkpoint: a line of a step that is not in it is dropped on resume, a missing one never comes.
             self._tell(line, [row for part in parts for row in part[3]])

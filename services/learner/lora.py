@@ -1,15 +1,13 @@
-"""LoRA students: adapters put into the model, switched off for the reference, merged for the sampler."""
+"""LoRA students: adapters put into the model, switched off for the reference."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from calopd.errors import ConfigError
 from calopd.sections import Learner
-
-ADAPTER = "default"
+from calopd.weights import ADAPTER
 
 
 def add_adapters(lm: nn.Module, settings: Learner) -> None:
@@ -39,17 +37,3 @@ def adapters_off(model: nn.Module) -> Iterator[None]:
     finally:
         for layer in layers:
             layer._disable_adapters = False
-
-
-def merged(weights: Mapping[str, Tensor], scale: float) -> dict[str, Tensor]:
-    """W + scale * B A under the plain names of the model, from a state dict with adapters."""
-    out: dict[str, Any] = {}
-    for name, tensor in weights.items():
-        if "lora_" in name:
-            continue
-        if ".base_layer." in name and name.endswith(".weight"):
-            layer = name.removesuffix(".base_layer.weight")
-            down, up = (weights[f"{layer}.lora_{side}.{ADAPTER}.weight"] for side in "AB")
-            tensor = tensor + scale * (up @ down)
-        out[name.replace(".base_layer.", ".")] = tensor
-    return out

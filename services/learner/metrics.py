@@ -16,7 +16,13 @@ phase_seconds = Counter("calopd_learner_phase_seconds", "Seconds spent, by what 
 run_info = Gauge("calopd_learner_run_info", "1; what the run trains and how", ["method", "student", "teacher"])
 steps_wanted = Gauge("calopd_learner_steps_wanted", "Optimizer steps of the whole run")
 self_deviation = Gauge("calopd_learner_self_deviation_nats", "Mean deviation of the teacher under a probe", ["probe"])
-evaluation = Gauge("calopd_learner_evaluation_accuracy_ratio", "Accuracy on held-out problems", ["evaluation"])
+evaluation_accuracy = Gauge(
+    "calopd_learner_evaluation_accuracy_ratio", "Held-out accuracy of the policy last evaluated"
+)
+evaluation_version = Gauge("calopd_learner_evaluation_policy_version", "The policy last evaluated")
+evaluations_skipped = Counter(
+    "calopd_learner_evaluations_skipped", "Policies not evaluated because the evaluation before was still under way"
+)
 
 STEP_METRICS = {
     "step": ("calopd_learner_step", "Optimizer steps done"),

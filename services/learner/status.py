@@ -22,7 +22,8 @@ class Status:
         self._phase, self._since = "starting", time.monotonic()
         self.progress = ""
         self.last_metrics: dict[str, Any] = {}
-        self.evaluations: dict[str, float] = {}
+        self.evaluations: dict[int, float] = {}
+        """Policy version -> held-out accuracy."""
         self._durations: list[float] = []
         self._started = time.time()
 

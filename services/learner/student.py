@@ -12,7 +12,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from calopd.logprobs import ForwardKL, HeadScores, policy_objective, score_targets
 from calopd.models import load_causal_lm
 from calopd.sections import Learner
-from services.learner.lora import add_adapters, merged
+from calopd.weights import merge_adapters
+from services.learner.lora import add_adapters
 
 
 class Student(nn.Module):
@@ -77,7 +78,7 @@ def full_weights(student: Student) -> dict[str, Tensor]:
     state: dict[str, Any] = get_model_state_dict(student, options=options)
     weights = {name.removeprefix("lm."): tensor for name, tensor in state.items()}
     if student.lora_scale is not None:
-        weights = merged(weights, student.lora_scale)
+        weights = merge_adapters(weights, student.lora_scale)
     if student.lm.config.tie_word_embeddings:
         weights.pop("lm_head.weight", None)
     return weights

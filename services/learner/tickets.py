@@ -6,8 +6,9 @@ from typing import Any
 
 from calopd.config import Config
 from calopd.data import training_order
+from calopd.evaluation.job import sample_seed
 from calopd.sections import MethodSection
-from calopd.types import Problem, Ticket
+from calopd.types import EVALUATION, Problem, Ticket
 
 
 def step_batch(step: int) -> str:
@@ -57,19 +58,25 @@ def _wishes(method: MethodSection, overlap: bool) -> dict[str, Any]:
     return {"top_k": top_k, "want_entropy": True, "top_k_min_entropy": gate}
 
 
-def evaluation_tickets(config: Config, problems: list[Problem], run: str, label: str, version: int) -> list[Ticket]:
-    """The first held-out problems, `samples` responses to each; no teacher."""
-    evaluation = config.evaluation
-    batch = f"eval-{label}-{version:06d}"
+def evaluation_batch(version: int) -> str:
+    return f"{EVALUATION}{version:06d}"
+
+
+def evaluation_tickets(config: Config, problems: list[Problem], run: str, version: int) -> list[Ticket]:
+    """The first held-out problems, `samples` responses to each; no teacher.
+
+    The noise is that of `calopd eval` on the same file, whatever the policy: what differs is the student.
+    """
+    evaluation, heldout = config.evaluation, config.data.heldout
+    assert heldout is not None
     return [
         Ticket(
             run=run,
-            batch=batch,
+            batch=evaluation_batch(version),
             index=number * evaluation.samples + sample,
             problem_id=problem.id,
             sample=sample,
-            # The same noise before and after: what differs is the student.
-            seed=seed_of(config.run.seed, "evaluation", number * evaluation.samples + sample),
+            seed=sample_seed(config.run.seed, heldout.stem, problem.id, sample),
             policy_version=version,
             sampling=evaluation.sampling,
         )

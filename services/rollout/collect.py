@@ -203,10 +203,12 @@ async def collect(config: Config, study: Study, share: Share, goal: Goal, record
     if existing is not None:
         source = Recorded(existing, prompts, clients[1] if student else None)
     else:
-        # Nothing is evaluated here, so that the engine need not have room for an evaluation's longer responses.
-        evaluation = config.evaluation.model_copy(update={"max_tokens": config.rollout.max_tokens})
-        config = config.model_copy(update={"evaluation": evaluation})
-        engine = SamplingEngine(build_backend(config, stop_ids(config.student.path, tokenizer)))
+        student_path, rollout = config.student.path, config.rollout
+        longest = config.data.max_prompt_tokens + rollout.max_tokens + 1
+        stops = stop_ids(student_path, tokenizer)
+        engine = SamplingEngine(
+            build_backend(student_path, rollout, stops, max_model_len=longest, seed=config.run.seed)
+        )
         source = Sampled(config, prompts, engine)
     for each in clients:
         await wait_for_teacher(each, vocabulary(tokenizer))

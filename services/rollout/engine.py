@@ -24,6 +24,8 @@ class SampleRequest:
     seed: int
     policy_version: int | None = None
     """Sample from this policy or not at all; None = from whichever is loaded."""
+    preemptible: bool = False
+    """May be dropped half-written when something more urgent comes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,10 @@ class WrongPolicy(Exception):
     """The engine holds another policy by now; load the right one and ask again."""
 
 
+class Preempted(Exception):
+    """The response was dropped half-written: ask again when there is time."""
+
+
 class SamplingBackend(Protocol):
     """A model that writes many responses at once, a token of each a step."""
 
@@ -47,6 +53,10 @@ class SamplingBackend(Protocol):
 
     def step(self) -> list[Finished]:
         """Go on by one token; the responses that this completed."""
+        ...
+
+    def abort(self, keys: set[int]) -> None:
+        """Forget these responses."""
         ...
 
     def load(self, directory: Path) -> None:
@@ -81,7 +91,7 @@ class SamplingEngine:
         self._inbox: deque[_Job | _Load] = deque()
         self._running: dict[int, _Job] = {}
         self._changed = threading.Condition()
-        self._stopped = False
+        self._stopped = self._preempting = False
         self._next_key = 0
         self._thread = threading.Thread(target=self._run, name="sampling-engine", daemon=True)
         self._thread.start()
@@ -92,6 +102,12 @@ class SamplingEngine:
     def load_policy(self, directory: Path, version: int) -> "Future[None]":
         """Load a policy once what is being sampled is complete; later requests wait for it."""
         return self._put(_Load(directory, version)).future
+
+    def preempt(self) -> None:
+        """Drop what is preemptible, before the next token is sampled."""
+        with self._changed:
+            self._preempting = True
+            self._changed.notify()
 
     def stop(self) -> None:
         with self._changed:
@@ -108,16 +124,31 @@ class SamplingEngine:
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not (self._inbox or self._running or self._stopped):
+                while not (self._inbox or self._running or self._stopped or self._preempting):
                     self._changed.wait()
                 if self._stopped:
                     return
+                preempting, self._preempting = self._preempting, False
+                if preempting:
+                    self._drop()
                 admitted = self._admit()
             for item in admitted:
                 self._load(item) if isinstance(item, _Load) else self._add(item)
             if self._running:
                 self._step()
             metrics.sampling.set(len(self._running))
+
+    def _drop(self) -> None:
+        dropped = {key: job for key, job in self._running.items() if job.request.preemptible}
+        self._backend.abort(set(dropped))
+        waiting = [job for job in self._inbox if isinstance(job, _Job) and job.request.preemptible]
+        for key in dropped:
+            del self._running[key]
+        for job in waiting:
+            self._inbox.remove(job)
+        for job in (*dropped.values(), *waiting):
+            if job.future.running() or job.future.set_running_or_notify_cancel():
+                job.future.set_exception(Preempted("something more urgent came"))
 
     def _admit(self) -> list[_Job | _Load]:
         """Whatever may enter now: all up to a policy to load, which waits until nothing runs."""

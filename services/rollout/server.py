@@ -15,6 +15,7 @@ from calopd.data import load_all
 from calopd.devices import set_threads, set_vllm_environment
 from calopd.queue import Queue, connect
 from calopd.rundir import read_run_id
+from calopd.sections import Rollout
 from calopd.tokens import Prompts, load_tokenizer, stop_ids, vocabulary
 from services.rollout.app import create_app
 from services.rollout.engine import SamplingBackend, SamplingEngine
@@ -23,28 +24,24 @@ from services.rollout.worker import Worker
 log = logging.getLogger(__name__)
 
 
-def build_backend(config: Config, stops: list[int]) -> SamplingBackend:
-    rollout = config.rollout
+def build_backend(path: str, rollout: Rollout, stops: list[int], *, max_model_len: int, seed: int) -> SamplingBackend:
+    """The engine that the settings name, with the model at `path` loaded."""
     if rollout.engine == "torch":
         from services.rollout.torch_engine import TorchBackend
 
         return TorchBackend(
-            config.student.path,
-            stop_ids=stops,
-            dtype=rollout.dtype,
-            device=rollout.device,
-            max_rows=rollout.max_in_flight,
+            path, stop_ids=stops, dtype=rollout.dtype, device=rollout.device, max_rows=rollout.max_in_flight
         )
     from services.rollout.vllm_engine import VllmBackend
 
     set_vllm_environment(rollout.cpu_kv_cache_gib, rollout.threads)
     return VllmBackend(
-        config.student.path,
+        path,
         stop_ids=stops,
-        max_model_len=config.data.max_prompt_tokens + max(rollout.max_tokens, config.evaluation.max_tokens) + 1,
+        max_model_len=max_model_len,
         max_num_seqs=rollout.max_in_flight,
         dtype=rollout.dtype,
-        seed=config.run.seed,
+        seed=seed,
         tensor_parallel_size=rollout.tensor_parallel_size,
         gpu_memory_utilization=rollout.gpu_memory_utilization,
     )
@@ -71,7 +68,11 @@ async def serve(config: Config) -> None:
     set_threads(rollout.threads)
     tokenizer = load_tokenizer(config.student.path)
     problems = [problem for part in load_all(config.data.train, config.data.heldout) for problem in part]
-    engine = SamplingEngine(build_backend(config, stop_ids(config.student.path, tokenizer)))
+    longest = config.data.max_prompt_tokens + max(rollout.max_tokens, config.evaluation.max_tokens) + 1
+    stops = stop_ids(config.student.path, tokenizer)
+    engine = SamplingEngine(
+        build_backend(config.student.path, rollout, stops, max_model_len=longest, seed=config.run.seed)
+    )
     log.info("sampler: %s", engine.name)
     teacher = TeacherClient(
         config.teacher_addresses,

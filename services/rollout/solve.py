@@ -4,20 +4,16 @@ Each attempt is written down the moment it is complete, so that a stopped run go
 """
 
 import argparse
-import queue
-from concurrent.futures import Future
 from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from calopd.answers import is_correct
-from calopd.config import Config
 from calopd.data import load_problems
-from calopd.rundir import append_line, read_lines, write_lines
-from calopd.tokens import Prompts, load_tokenizer, stop_ids
-from calopd.types import Problem, Sample, Sampling
-from services.rollout.engine import SampleRequest, SamplingEngine
-from services.rollout.server import build_backend
+from calopd.rundir import Journal, read_lines, write_lines
+from calopd.sections import Rollout
+from calopd.types import Problem
+from services.rollout.offline import OfflineSampler
 
 
 def attempts_file(out: Path) -> Path:
@@ -28,10 +24,12 @@ def solve(arguments: argparse.Namespace) -> tuple[int, int]:
     """Attempt what has not been attempted yet, then write the problems whose solution is right; kept and all."""
     problems = load_problems(arguments.source)
     file = attempts_file(arguments.out)
-    tried = {row["id"] for row in read_lines(file)}
+    journal = Journal(file)
+    tried = {row["id"] for row in journal.rows}
     waiting = [problem for problem in problems if problem.id not in tried]
     if waiting:
-        _attempt(arguments, waiting, file, done=len(problems) - len(waiting), total=len(problems))
+        _attempt(arguments, waiting, journal, done=len(problems) - len(waiting))
+    journal.close()
     right = {row["id"]: row["solution"] for row in read_lines(file) if row["correct"]}
     solved = [
         {"id": p.id, "problem": p.problem, "answer": p.answer, "solution": right[p.id]}
@@ -42,57 +40,34 @@ def solve(arguments: argparse.Namespace) -> tuple[int, int]:
     return len(right), len(problems)
 
 
-def _attempt(arguments: argparse.Namespace, problems: list[Problem], file: Path, *, done: int, total: int) -> None:
-    config = Config.model_validate(
-        {
-            "run": {"seed": arguments.seed},
-            "data": {"train": arguments.source, "max_prompt_tokens": arguments.max_prompt_tokens},
-            "student": {"path": arguments.model},
-            "teacher": {"path": arguments.model},
-            "rollout": {
-                "engine": arguments.engine,
-                "max_tokens": arguments.max_tokens,
-                "max_in_flight": arguments.in_flight,
-                "dtype": arguments.dtype,
-                "tensor_parallel_size": arguments.tensor_parallel_size,
-            },
-            "evaluation": {"max_tokens": arguments.max_tokens},
-        }
+def _attempt(arguments: argparse.Namespace, problems: list[Problem], journal: Journal, *, done: int) -> None:
+    settings = Rollout(
+        engine=arguments.engine,
+        dtype=arguments.dtype,
+        temperature=arguments.temperature,
+        top_p=arguments.top_p,
+        max_tokens=arguments.max_tokens,
+        max_in_flight=arguments.in_flight,
+        tensor_parallel_size=arguments.tensor_parallel_size,
     )
-    tokenizer = load_tokenizer(arguments.model)
-    prompts = Prompts(
-        tokenizer,
-        problems,
-        seed=arguments.seed,
+    sampler = OfflineSampler(
+        arguments.model,
+        settings,
         max_prompt_tokens=arguments.max_prompt_tokens,
-        max_context_tokens=arguments.max_prompt_tokens,
-        template_options={"enable_thinking": False},
+        seed=arguments.seed,
+        thinking=False,
     )
-    sampling = Sampling(arguments.temperature, arguments.top_p, arguments.max_tokens)
-    requests = [SampleRequest(prompts.ids(p), sampling, arguments.seed + i) for i, p in enumerate(problems)]
-    engine = SamplingEngine(build_backend(config, stop_ids(arguments.model, tokenizer)))
-    completed: queue.Queue[tuple[Problem, Future[Sample]]] = queue.Queue()
-
-    def submit(number: int) -> None:
-        problem = problems[number]
-        engine.sample(requests[number]).add_done_callback(lambda future: completed.put((problem, future)))
-
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns) as progress:
-        task = progress.add_task("solving", completed=done, total=total)
-        for number in range(min(arguments.in_flight, len(problems))):
-            submit(number)
+        task = progress.add_task("solving", completed=done, total=done + len(problems))
         right = 0
-        for number in range(len(problems)):
-            problem, future = completed.get()
-            if number + arguments.in_flight < len(problems):
-                submit(number + arguments.in_flight)
-            text = prompts.decode(future.result().response_ids)
+        wanted = ((problem, problem, arguments.seed + number) for number, problem in enumerate(problems))
+        for number, (problem, _, text) in enumerate(sampler.sample(wanted), 1):
             correct = is_correct(text, problem.answer)
             right += correct
-            append_line(file, {"id": problem.id, "correct": correct, "solution": text})
-            progress.update(task, advance=1, description=f"solving ({right} of {number + 1} right)")
-    engine.stop()
+            journal.add({"id": problem.id, "correct": correct, "solution": text})
+            progress.update(task, advance=1, description=f"solving ({right} of {number} right)")
+    sampler.close()
 
 
 def parser() -> argparse.ArgumentParser:

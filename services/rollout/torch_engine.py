@@ -42,6 +42,10 @@ class TorchBackend:
     def add(self, key: int, request: SampleRequest) -> None:
         self._waiting.append(_Row(key, request))
 
+    def abort(self, keys: set[int]) -> None:
+        self._waiting = [row for row in self._waiting if row.key not in keys]
+        self._keep([i for i, row in enumerate(self._wave) if row.key not in keys])
+
     def load(self, directory: Path) -> None:
         missing, unexpected = self._lm.load_state_dict(load_policy(directory), strict=False)
         if unexpected or set(missing) - {"lm_head.weight"}:
@@ -61,13 +65,18 @@ class TorchBackend:
                 finished.append(Finished(row.key, ids, logprobs, truncated=not stopped))
             else:
                 kept.append(i)
-        if finished:
-            self._wave = [self._wave[i] for i in kept]
-            rows = torch.tensor(kept, dtype=torch.long, device=self._device)
-            self._mask = self._mask[rows]
-            if kept:
-                self._cache.batch_select_indices(rows)
+        self._keep(kept)
         return finished
+
+    def _keep(self, rows: list[int]) -> None:
+        """Let go of the other rows of the wave."""
+        if len(rows) == len(self._wave):
+            return
+        self._wave = [self._wave[i] for i in rows]
+        index = torch.tensor(rows, dtype=torch.long, device=self._device)
+        self._mask = self._mask[index]
+        if rows:
+            self._cache.batch_select_indices(index)
 
     def _start(self) -> torch.Tensor:
         """Read the prompts of a new wave, padded on the left."""

@@ -111,6 +111,10 @@ class VllmBackend:
             )
         return finished
 
+    def abort(self, keys: set[int]) -> None:
+        if keys:
+            self._engine.abort_request([str(key) for key in keys])
+
     def load(self, directory: Path) -> None:
         self._engine.collective_rpc("load_policy", args=(str(directory.resolve()),))
         # Without this, generation goes on from key-value pairs of the old weights.

@@ -1,4 +1,8 @@
-"""From tickets to trajectories: claim, sample, have it scored, commit. Any number of workers, killed at any time."""
+"""From tickets to trajectories: claim, sample, have it scored, commit. Any number of workers, killed at any time.
+
+Tickets of evaluations are taken only while nothing is being sampled for a step, and are given up, half-written as they
+are, the moment that a ticket of a step or a new policy is there.
+"""
 
 import asyncio
 import itertools
@@ -44,6 +48,9 @@ class Worker:
         self.max_in_flight, self.lease_seconds, self.max_deliveries = max_in_flight, lease_seconds, max_deliveries
         self._active: dict[str, Claim] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._evaluations: set[asyncio.Task[None]] = set()
+        self._urgent: set[str] = set()
+        """Tickets of steps that are still to be sampled, or being sampled."""
         self._policy_lock = asyncio.Lock()
         self._policy_sha256: str | None = None
         self._judges = ThreadPoolExecutor(2, "answers")
@@ -53,37 +60,63 @@ class Worker:
         await asyncio.to_thread(self.queue.join)
         helpers = [asyncio.create_task(self._keep_claims()), asyncio.create_task(self._follow_policies())]
         try:
-            self._start(await asyncio.to_thread(self.queue.own_claims, self.name))
+            for claim in (mine := await asyncio.to_thread(self.queue.own_claims, self.name)):
+                if claim.ticket.is_evaluation:
+                    await asyncio.to_thread(self.queue.put_back, claim)
+            self._start([claim for claim in mine if not claim.ticket.is_evaluation])
             loop = asyncio.get_running_loop()
             look_for_abandoned = loop.time() + self.lease_seconds
             while not self.engine.failed:
                 for helper in helpers:
                     if helper.done():
                         helper.result()
-                free = self.max_in_flight - len(self._active)
+                free = self.max_in_flight - len(self._active) + len(self._evaluations)
                 if free <= 0:
                     await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
                     continue
                 self._start(await asyncio.to_thread(self.queue.claim, self.name, free, 0.5))
                 free = self.max_in_flight - len(self._active)
-                if free > 0 and loop.time() > look_for_abandoned:
+                abandoned = free > 0 and loop.time() > look_for_abandoned
+                if abandoned:
                     look_for_abandoned = loop.time() + self.lease_seconds / 2
-                    claims = await asyncio.to_thread(self.queue.claim_abandoned, self.name, free, self.lease_seconds)
-                    if claims:
-                        log.warning("took over %d abandoned tickets", len(claims))
-                    self._start(claims)
+                    await self._take_over(free, evaluations=False)
+                if free > 0 and not self._urgent:
+                    self._start(await asyncio.to_thread(self.queue.claim_evaluations, self.name, free))
+                    if abandoned:
+                        await self._take_over(free, evaluations=True)
             raise RuntimeError("the sampling engine has failed")
         finally:
             for task in (*helpers, *self._tasks):
                 task.cancel()
 
+    async def _take_over(self, count: int, *, evaluations: bool) -> None:
+        claims = await asyncio.to_thread(
+            self.queue.claim_abandoned, self.name, count, self.lease_seconds, evaluations=evaluations
+        )
+        if claims:
+            log.warning("took over %d abandoned tickets", len(claims))
+        self._start(claims)
+
     def _start(self, claims: list[Claim]) -> None:
+        if any(not claim.ticket.is_evaluation for claim in claims):
+            self._preempt()
         for claim in claims:
             if claim.entry not in self._active:
                 self._active[claim.entry] = claim
                 task = asyncio.create_task(self._work(claim))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
+                if claim.ticket.is_evaluation:
+                    self._evaluations.add(task)
+                    task.add_done_callback(self._evaluations.discard)
+                else:
+                    self._urgent.add(claim.ticket.id)
+
+    def _preempt(self) -> None:
+        """Give up the evaluations in hand: a step needs the engine."""
+        for task in self._evaluations:
+            task.cancel()
+        self.engine.preempt()
 
     async def _keep_claims(self) -> None:
         while True:
@@ -98,6 +131,7 @@ class Worker:
             if announced is None:
                 continue
             last, version, sha256 = announced
+            self._preempt()
             try:
                 await self._ensure_policy(version, sha256)
             except PolicyError as error:
@@ -114,11 +148,17 @@ class Worker:
             log.error("ticket %s is set aside: %s", claim.ticket.id, error)
             await asyncio.to_thread(self.queue.bury, claim, str(error))
             metrics.trajectories.labels("dead").inc()
+        except asyncio.CancelledError:
+            if claim.ticket.is_evaluation:
+                await asyncio.to_thread(self.queue.put_back, claim)
+                metrics.trajectories.labels("put back").inc()
+            raise
         except Exception as error:  # not the ticket's fault: its claim runs out, and somebody takes it up again
             log.exception("ticket %s failed and will be taken up again", claim.ticket.id)
             metrics.failures.labels(type(error).__name__).inc()
         finally:
             self._active.pop(claim.entry, None)
+            self._urgent.discard(claim.ticket.id)
 
     async def write(self, ticket: Ticket) -> Trajectory:
         """The trajectory of a ticket: sampled from its policy with its seed, scored, its answer checked."""
@@ -128,6 +168,7 @@ class Worker:
         prompt_ids = self.prompts.ids(problem)
         with metrics.sample_seconds.time():
             sample = await self._sample(ticket, prompt_ids)
+        self._urgent.discard(ticket.id)
         scores = None
         if ticket.contexts:
             prompts = {name: self.prompts.ids(problem, name) for name in ticket.contexts}
@@ -161,7 +202,9 @@ class Worker:
     async def _sample(self, ticket: Ticket, prompt_ids: np.ndarray) -> Sample:
         while True:
             await self._ensure_policy(ticket.policy_version)
-            request = SampleRequest(prompt_ids, ticket.sampling, ticket.seed, ticket.policy_version)
+            request = SampleRequest(
+                prompt_ids, ticket.sampling, ticket.seed, ticket.policy_version, preemptible=ticket.is_evaluation
+            )
             try:
                 return await asyncio.wrap_future(self.engine.sample(request))
             except WrongPolicy:

@@ -28,6 +28,8 @@ def test_a_run_leaves_what_it_promises(undisturbed):
     check_model(undisturbed)
     assert summary["sampler"].startswith("torch")
     assert summary["evaluation_problems"] == undisturbed.evaluation.problems
+    evaluated = [int(file.stem) for file in sorted((undisturbed.run_dir / "evaluations").iterdir())]
+    assert {0, STEPS} <= set(evaluated) <= set(range(0, STEPS + 1, 2))
     for line in read_lines(undisturbed.run_dir / "metrics.jsonl"):
         assert 0 < line["retained_ratio"] < 1
         assert 0 < line["zero_ratio"] < 1
@@ -122,6 +124,8 @@ def test_killed_services_come_back_and_a_stopped_run_is_taken_up(tiny, undisturb
     check_finished(config)
     expected = update(undisturbed)
     assert (update(config) - expected).norm() / expected.norm() < 0.05
+    first, again = (json.loads((c.run_dir / "evaluations" / "000000.json").read_text()) for c in (undisturbed, config))
+    assert first == again
 
 
 def test_a_prompt_that_is_too_long_is_told_before_anything_starts(tiny, tmp_path):

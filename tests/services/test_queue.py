@@ -1,5 +1,6 @@
 """The queue against real servers: everything counts once, whoever dies."""
 
+import dataclasses
 import random
 import threading
 import time
@@ -231,3 +232,37 @@ def test_the_learners_page_says_that_redis_is_gone_instead_of_waiting_for_it(tmp
     assert families["calopd_learner_queue_up"][0].value == 0
     assert families["calopd_learner_queue_tickets"] == []
     assert families["calopd_learner_disk_free_bytes"][0].labels == {"volume": "run"}
+
+
+def evaluation(index: int) -> Ticket:
+    return dataclasses.replace(ticket(index), batch="eval-000004")
+
+
+def test_evaluations_wait_apart_from_steps(queue):
+    queue.open_batch("eval-000004", [evaluation(i) for i in range(3)])
+    queue.open_batch("step-000000", [ticket(0)])
+    assert [claim.ticket.batch for claim in queue.claim("a", 10)] == ["step-000000"]
+    claims = queue.claim_evaluations("a", 2)
+    assert [claim.ticket.index for claim in claims] == [0, 1]
+    queue.keep("a", claims)
+    assert len(queue.own_claims("a")) == 3
+    assert queue.commit(claims[0], trajectory(claims[0].ticket))
+    assert [arrival.index for arrival in queue.arrivals("eval-000004")] == [0]
+    assert queue.claim_abandoned("b", 10, idle_seconds=0) != []
+    (taken,) = queue.claim_abandoned("b", 10, idle_seconds=0, evaluations=True)
+    assert taken.ticket.index == 1
+
+
+def test_a_ticket_that_is_put_back_is_anybodys_and_counts_as_new(queue):
+    queue.open_batch("eval-000004", [evaluation(0)])
+    for _ in range(5):
+        (claim,) = queue.claim_evaluations("a", 1)
+        assert queue.deliveries(claim) == 1
+        queue.put_back(claim)
+        queue.put_back(claim)
+    assert queue.waiting() == 1
+    assert queue.own_claims("a") == []
+    (claim,) = queue.claim_evaluations("b", 9)
+    assert queue.commit(claim, trajectory(claim.ticket))
+    queue.put_back(claim)
+    assert queue.waiting() == 0

@@ -178,3 +178,28 @@ def test_a_policy_that_is_not_there_yet_is_waited_for(replica, tiny):
     replica.wait_for("step-000002", 1)
     assert replica.queue.results("step-000002", [0])[0].sample.policy_version == 1
     assert replica.get("/v1/policy")["version"] == 1
+
+
+def test_an_evaluation_gives_way_to_a_step_and_is_taken_up_again(replica):
+    """Long evaluation responses are under way when the tickets of a step come: those are first, and nothing is lost."""
+    long = Sampling(1.0, 1.0, 700)
+    plain = {"contexts": (), "top_k": 0, "want_entropy": False}
+    version = replica.get("/v1/policy")["version"]
+    slow = [replica.ticket("eval-000003", i, f"p1-{i}", **plain) for i in range(12)]
+    slow = [dataclasses.replace(t, sampling=long, policy_version=version) for t in slow]
+    replica.queue.open_batch("eval-000003", slow)
+
+    def sampling() -> bool:
+        page = urllib.request.urlopen(replica.url + "/metrics").read().decode()
+        return "calopd_rollout_sampling_requests 12.0" in page
+
+    wait(sampling)
+    step = [dataclasses.replace(replica.ticket("step-000009", i, f"p0-{i}"), policy_version=version) for i in range(4)]
+    replica.queue.open_batch("step-000009", step)
+    replica.wait_for("step-000009", 4)
+    assert len(replica.queue.arrivals("eval-000003", block_seconds=0.01)) < 12
+    arrivals = replica.wait_for("eval-000003", 12)
+    assert sorted(arrival.index for arrival in arrivals) == list(range(12))
+    page = urllib.request.urlopen(replica.url + "/metrics").read().decode()
+    assert 'calopd_rollout_trajectories_total{outcome="put back"}' in page
+    assert replica.queue.waiting() == 0

@@ -49,7 +49,7 @@ CALIBRATION = (
                 "Share of right answers among the rollouts, and on the held-out problems before and after.",
                 {
                     "{{run}} rollouts": f"calopd_learner_rollout_accuracy_ratio{{{RUN}}}",
-                    "{{run}} held-out {{evaluation}}": f"calopd_learner_evaluation_accuracy_ratio{{{RUN}}}",
+                    "{{run}} held-out": f"calopd_learner_evaluation_accuracy_ratio{{{RUN}}}",
                 },
                 unit="percentunit",
             ),

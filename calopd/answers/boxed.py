@@ -1,0 +1,26 @@
+"""Where a response says its answer."""
+
+import re
+
+_BRACES = re.compile(r"\\boxed\s*\{|\\[{}]|[{}]")
+
+
+def last_boxed(text: str) -> str | None:
+    """The content of the last balanced `\\boxed{...}`, or None; one pass, whatever the student repeats."""
+    opened: list[int] = []  # where the content of each open brace starts; -1 for a brace that boxes nothing
+    last: tuple[int, int] | None = None
+    for brace in _BRACES.finditer(text):
+        if brace[0].startswith("\\boxed"):
+            opened.append(brace.end())
+        elif brace[0] == "{":
+            opened.append(-1)
+        elif brace[0] == "}" and opened:
+            start = opened.pop()
+            if start >= 0 and (last is None or start > last[0]):
+                last = (start, brace.start())
+    return text[last[0] : last[1]] if last else None
+
+
+def answered_after_think(response: str) -> bool:
+    """Whether the boxed answer stood after the end of the thinking."""
+    return last_boxed(response.rpartition("</think>")[2]) is not None if "</think>" in response else False

@@ -1,0 +1,1 @@
+"""Accuracy that one can trust: seeded samples of a model, checked, counted, compared with intervals."""

@@ -1,0 +1,78 @@
+"""Benchmarks: the paper's six by name from the hub, or any JSONL {id, problem, answer}."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from calopd.data import load_problems
+from calopd.errors import ConfigError
+from calopd.nearest import nearest
+from calopd.prepare import read_hub
+from calopd.types import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    name: str
+    source: str
+    problems: tuple[Problem, ...]
+
+    @property
+    def sha256(self) -> str:
+        """Of ids, problems and answers: two results are of one benchmark where these agree."""
+        rows = [[p.id, p.problem, p.answer] for p in self.problems]
+        return hashlib.sha256(json.dumps(rows, ensure_ascii=False).encode()).hexdigest()
+
+
+HUB = {
+    "amc23": ("AMC23", "math-ai/amc23"),
+    "aime24": ("AIME24", "HuggingFaceH4/aime_2024"),
+    "aime25": ("AIME25", "math-ai/aime25"),
+    "aime26": ("AIME26", "MathArena/aime_2026"),
+    "hmmt26": ("HMMT26", "MathArena/hmmt_feb_2026"),
+    "math500": ("MATH500", "HuggingFaceH4/MATH-500"),
+}
+"""Name on the command line -> the paper's name, and the data set on the hub."""
+
+
+def load_benchmark(source: str, limit: int | None = None) -> Benchmark:
+    """A benchmark by its name, or a file; with a limit, its first problems."""
+    path = Path(source)
+    if path.is_file():
+        name, problems = path.stem, load_problems(path)
+    elif source in HUB:
+        name, repository = HUB[source]
+        problems = _download(source, repository)
+    elif path.suffix or "/" in source:
+        raise ConfigError(
+            f"no benchmark at {source}: expected a JSONL file with a line {{id, problem, answer}} a problem"
+        )
+    else:
+        raise ConfigError(
+            f"unknown benchmark {source!r}{nearest(source, HUB)}: there are {', '.join(HUB)}, and files of lines "
+            "{id, problem, answer}"
+        )
+    return Benchmark(name, source, tuple(problems[:limit]))
+
+
+def _download(source: str, repository: str) -> list[Problem]:
+    try:
+        rows = list(read_hub(repository))
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error}. Offline, give a file instead: --benchmark {source}.jsonl, with a line "
+            '{"id": …, "problem": …, "answer": …} a problem'
+        ) from None
+    return [Problem(f"{source}-{number:03d}", row.problem, row.answer) for number, row in enumerate(rows)]
+
+
+def load_benchmarks(sources: str, limit: int | None = None) -> list[Benchmark]:
+    """The benchmarks of a list with commas; two of one name are refused."""
+    found: dict[str, Benchmark] = {}
+    for source in filter(None, (part.strip() for part in sources.split(","))):
+        benchmark = load_benchmark(source, limit)
+        if benchmark.name in found:
+            raise ConfigError(f"two benchmarks are called {benchmark.name!r}: rename one of the files")
+        found[benchmark.name] = benchmark
+    return list(found.values())

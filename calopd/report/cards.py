@@ -1,0 +1,38 @@
+"""The cards at the top of a page, numbers as pages write them, and a page written whole."""
+
+import os
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    label: str
+    value: str
+    detail: str = ""
+
+
+def render_card(card: Card) -> str:
+    return (
+        f'<div class="card"><h2>{escape(card.label)}</h2><p class="value">{escape(card.value)}</p>'
+        f"<p>{escape(card.detail)}</p></div>"
+    )
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def points(share: float) -> str:
+    """A difference of shares in percentage points, with its sign."""
+    return f"{100 * share:+.1f}".replace("-", "−")
+
+
+def write_whole(target: Path, page: str) -> Path:
+    """A whole page or none of it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    aside = target.with_name(target.name + ".aside")
+    aside.write_text(page, encoding="utf-8")
+    os.replace(aside, target)
+    return target
