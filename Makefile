@@ -19,7 +19,7 @@ DEPLOY := build/deploy
 .PHONY: up up-cpu down dashboards k8s-render test-deploy test-compose
 
 help: ## what there is
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 setup: $(READY) ## .venv with every pinned package (again: nothing to do)
 
