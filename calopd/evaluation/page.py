@@ -9,7 +9,7 @@ from calopd.evaluation import tables
 from calopd.evaluation.compare import Comparison
 from calopd.evaluation.results import MEAN, Results
 from calopd.report.cards import Card, percent, points, render_card, write_whole
-from calopd.report.curves import SERIES_COLOURS
+from calopd.report.curves import SERIES_COLOURS, base_layout
 from calopd.report.document import document, figure_html
 
 SHOWN_PROBLEMS = 40
@@ -139,7 +139,6 @@ def _shown(ordered: list[str], scores: dict[str, dict[str, float]]) -> list[str]
 
 
 def _bars(ordered: list[str], scores: dict[str, dict[str, float]]) -> dict[str, Any]:
-    axis = {"gridcolor": "--grid", "linecolor": "--line", "zerolinecolor": "--line", "automargin": True}
     traces = [
         {
             "type": "bar",
@@ -154,19 +153,10 @@ def _bars(ordered: list[str], scores: dict[str, dict[str, float]]) -> dict[str, 
         }
         for number, (label, score) in enumerate(scores.items())
     ]
-    layout: dict[str, Any] = {
-        "bargap": 0.1 if len(ordered) < 100 else 0,
-        "margin": {"l": 8, "r": 12, "t": 10, "b": 8},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"color": "--soft", "size": 12, "family": "system-ui, -apple-system, 'Segoe UI', sans-serif"},
-        "hoverlabel": {"bgcolor": "--card", "bordercolor": "--line", "font": {"color": "--ink"}, "namelength": -1},
-        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "--soft", "activecolor": "--ink"},
-        "showlegend": len(scores) > 1,
-        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
-        "xaxis": axis
-        | {"title": {"text": "problem", "standoff": 6}, "anchor": f"y{len(scores) if len(scores) > 1 else ''}"},
-    }
+    layout = base_layout(legend=len(scores) > 1) | {"bargap": 0.1 if len(ordered) < 100 else 0}
+    axis = layout["yaxis"]
+    last = f"y{len(scores) if len(scores) > 1 else ''}"
+    layout["xaxis"] |= {"title": {"text": "problem", "standoff": 6}, "anchor": last}
     # A strip of its own for each model: side by side, a bar of five hundred problems would be a hair's width.
     for number in range(len(scores)):
         top = 1 - number / len(scores)
