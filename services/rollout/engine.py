@@ -177,6 +177,9 @@ class SamplingEngine:
         self._running[key] = job
 
     def _load(self, load: _Load) -> None:
+        # From here on nobody can cancel it: an evaluation that is given up may have asked for it.
+        if not load.future.set_running_or_notify_cancel():
+            return
         start = time.monotonic()
         try:
             self._backend.load(load.directory)

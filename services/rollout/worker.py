@@ -72,7 +72,8 @@ class Worker:
                         helper.result()
                 free = self.max_in_flight - len(self._active) + len(self._evaluations)
                 if free <= 0:
-                    await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+                    # Not for ever: an engine that has failed completes nothing.
+                    await asyncio.wait(self._tasks, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
                     continue
                 self._start(await asyncio.to_thread(self.queue.claim, self.name, free, 0.5))
                 free = self.max_in_flight - len(self._active)
@@ -131,6 +132,9 @@ class Worker:
             if announced is None:
                 continue
             last, version, sha256 = announced
+            if version < self.engine.policy_version:
+                # Old news; a ticket that wants it all the same has it loaded.
+                continue
             self._preempt()
             try:
                 await self._ensure_policy(version, sha256)

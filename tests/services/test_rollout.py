@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import time
 import urllib.error
 import urllib.request
@@ -191,7 +192,7 @@ def test_an_evaluation_gives_way_to_a_step_and_is_taken_up_again(replica):
 
     def sampling() -> bool:
         page = urllib.request.urlopen(replica.url + "/metrics").read().decode()
-        return "calopd_rollout_sampling_requests 12.0" in page
+        return re.search(r"^calopd_rollout_sampling_requests(\{.*\})? 12.0$", page, re.M) is not None
 
     wait(sampling)
     step = [dataclasses.replace(replica.ticket("step-000009", i, f"p0-{i}"), policy_version=version) for i in range(4)]
@@ -201,5 +202,5 @@ def test_an_evaluation_gives_way_to_a_step_and_is_taken_up_again(replica):
     arrivals = replica.wait_for("eval-000003", 12)
     assert sorted(arrival.index for arrival in arrivals) == list(range(12))
     page = urllib.request.urlopen(replica.url + "/metrics").read().decode()
-    assert 'calopd_rollout_trajectories_total{outcome="put back"}' in page
+    assert re.search(r'^calopd_rollout_trajectories_total\{.*outcome="put back".*\}', page, re.M)
     assert replica.queue.waiting() == 0

@@ -94,3 +94,18 @@ def test_a_policy_is_loaded_between_responses_and_never_the_wrong_one(tiny, tmp_
     with pytest.raises(WrongPolicy):
         late.result(60)
     engine.stop()
+
+
+def test_an_engine_survives_a_policy_that_nobody_waits_for_any_more(tiny, tmp_path, model):
+    backend = TorchBackend(str(tiny.student), stop_ids=[2], dtype="float32", device="cpu", max_rows=8)
+    engine = SamplingEngine(backend)
+    publish_policy(tmp_path, 4, {n: t for n, t in model.state_dict().items() if n != "lm_head.weight"}, "r")
+    request = SampleRequest(np.arange(10, 30, dtype=np.int32), Sampling(1.0, 1.0, 20), 1, policy_version=0)
+    running = engine.sample(request)
+    # Whether it is cancelled before, during or after it is loaded: the engine goes on.
+    for _ in range(20):
+        engine.load_policy(policy_dir(tmp_path, 4), 4).cancel()
+    running.result(60)
+    engine.load_policy(policy_dir(tmp_path, 4), 4).result(60)
+    assert not engine.failed
+    engine.stop()
