@@ -5,10 +5,13 @@ are, the moment that a ticket of a step or a new policy is there.
 """
 
 import asyncio
+import functools
 import itertools
 import logging
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -54,6 +57,7 @@ class Worker:
         self._policy_lock = asyncio.Lock()
         self._policy_sha256: str | None = None
         self._judges = ThreadPoolExecutor(2, "answers")
+        self._ending = False
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -87,6 +91,7 @@ class Worker:
                         await self._take_over(free, evaluations=True)
             raise RuntimeError("the sampling engine has failed")
         finally:
+            self._ending = True
             for task in (*helpers, *self._tasks):
                 task.cancel()
 
@@ -104,14 +109,30 @@ class Worker:
         for claim in claims:
             if claim.entry not in self._active:
                 self._active[claim.entry] = claim
-                task = asyncio.create_task(self._work(claim))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                task = self._spawn(self._work(claim))
+                task.add_done_callback(functools.partial(self._finished, claim))
                 if claim.ticket.is_evaluation:
                     self._evaluations.add(task)
                     task.add_done_callback(self._evaluations.discard)
                 else:
                     self._urgent.add(claim.ticket.id)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _finished(self, claim: Claim, task: "asyncio.Task[None]") -> None:
+        """Let go of a claim, also where its task was cancelled before it ran at all."""
+        self._active.pop(claim.entry, None)
+        self._urgent.discard(claim.ticket.id)
+        if task.cancelled() and claim.ticket.is_evaluation and not self._ending:
+            self._spawn(self._put_back(claim))
+
+    async def _put_back(self, claim: Claim) -> None:
+        await asyncio.to_thread(self.queue.put_back, claim)
+        metrics.trajectories.labels("put back").inc()
 
     def _preempt(self) -> None:
         """Give up the evaluations in hand: a step needs the engine."""
@@ -152,17 +173,9 @@ class Worker:
             log.error("ticket %s is set aside: %s", claim.ticket.id, error)
             await asyncio.to_thread(self.queue.bury, claim, str(error))
             metrics.trajectories.labels("dead").inc()
-        except asyncio.CancelledError:
-            if claim.ticket.is_evaluation:
-                await asyncio.to_thread(self.queue.put_back, claim)
-                metrics.trajectories.labels("put back").inc()
-            raise
         except Exception as error:  # not the ticket's fault: its claim runs out, and somebody takes it up again
             log.exception("ticket %s failed and will be taken up again", claim.ticket.id)
             metrics.failures.labels(type(error).__name__).inc()
-        finally:
-            self._active.pop(claim.entry, None)
-            self._urgent.discard(claim.ticket.id)
 
     async def write(self, ticket: Ticket) -> Trajectory:
         """The trajectory of a ticket: sampled from its policy with its seed, scored, its answer checked."""
