@@ -75,7 +75,7 @@ bench-tsd: $(READY) ## analyse a synthetic study of 60 M tokens x 9 contexts (2.
 bench-answers: $(READY) ## our checker of answers beside math-verify alone, written to docs/answers.md
 	$(BIN)/python -m benchmarks.answers
 
-bench-teacher: $(READY) ## the teacher against transformers, vLLM and the limit; memory, contexts, transport (15 min)
+bench-teacher: $(READY) ## the teacher against transformers, vLLM and the limit; memory, contexts, transport (25 min)
 	$(BIN)/python -m benchmarks.teacher
 	$(BIN)/python -m benchmarks.teacher_costs
 

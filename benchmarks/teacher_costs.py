@@ -32,7 +32,7 @@ RESULTS = Path(__file__).parent / "results" / "teacher_costs.json"
 VOCABULARY = 151_936
 LENGTHS = (1_024, 4_096, 16_384)
 NAIVE_LENGTH = 2_048
-REPEATS = 3
+REPEATS = 1
 NAIVE = """
 import resource, sys, torch
 from transformers import AutoModelForCausalLM
