@@ -11,6 +11,7 @@ from pydantic import ValidationError, model_validator
 
 from calopd.errors import ConfigError
 from calopd.nearest import nearest
+from calopd.rundir import write_text
 from calopd.sections import Data, Evaluation, Learner, MethodSection, Queue, Rollout, Run, Section, Student, Teacher
 
 ENV_PREFIX = "CALOPD__"
@@ -108,9 +109,7 @@ def keep_with_run(config: Config) -> None:
     if file.exists():
         check_resumable(load_config(file, environ={}), config)
         return
-    aside = file.with_name("config.toml.aside")
-    aside.write_text(config.to_toml(), encoding="utf-8")
-    os.replace(aside, file)
+    write_text(file, config.to_toml())
 
 
 def _put(values: dict[str, Any], keys: list[str], text: str, where: str) -> None:

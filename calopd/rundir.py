@@ -43,6 +43,15 @@ def write_json(file: Path, value: Any) -> None:
     os.replace(aside, file)
 
 
+def write_text(file: Path, text: str) -> Path:
+    """Write a whole file or none of it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    aside = file.with_name(file.name + ".aside")
+    aside.write_text(text, encoding="utf-8")
+    os.replace(aside, file)
+    return file
+
+
 def read_lines(file: Path) -> list[dict[str, Any]]:
     """The objects of a JSONL file; a last line cut short by a kill does not count."""
     if not file.exists():

@@ -8,9 +8,10 @@ from typing import Any
 from calopd.evaluation import tables
 from calopd.evaluation.compare import Comparison
 from calopd.evaluation.results import MEAN, Results
-from calopd.report.cards import Card, percent, points, render_card, write_whole
+from calopd.report.cards import Card, percent, points, render_card
 from calopd.report.curves import SERIES_COLOURS, base_layout
 from calopd.report.document import document, figure_html
+from calopd.rundir import write_text
 
 SHOWN_PROBLEMS = 40
 """Problems of a benchmark whose responses are on the page; results.json has all."""
@@ -23,7 +24,7 @@ def write_page(target: Path, results: Sequence[Results], comparison: Comparison 
     title = " · ".join(result.label for result in results)
     body = _header(results, comparison) + _tables(results, comparison)
     body += "".join(_benchmark(name, results) for name in results[0].names)
-    return write_whole(target, document(f"{title} evaluation", body))
+    return write_text(target, document(f"{title} evaluation", body))
 
 
 def _header(results: Sequence[Results], comparison: Comparison | None) -> str:

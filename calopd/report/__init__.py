@@ -4,9 +4,8 @@ import json
 import tomllib
 from pathlib import Path
 
-from calopd.report.cards import write_whole
 from calopd.report.page import RunRecord, render
-from calopd.rundir import read_lines
+from calopd.rundir import read_lines, write_text
 
 __all__ = ["write_report"]
 
@@ -21,4 +20,4 @@ def write_report(run_dir: Path) -> Path:
         trajectories=read_lines(run_dir / "trajectories.jsonl"),
         evaluations=[json.loads(file.read_text()) for file in sorted((run_dir / "evaluations").glob("*.json"))],
     )
-    return write_whole(run_dir / "report.html", render(record))
+    return write_text(run_dir / "report.html", render(record))

@@ -1,9 +1,7 @@
-"""The cards at the top of a page, numbers as pages write them, and a page written whole."""
+"""The cards at the top of a page, and numbers as pages write them."""
 
-import os
 from dataclasses import dataclass
 from html import escape
-from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +25,3 @@ def percent(share: float) -> str:
 def points(share: float) -> str:
     """A difference of shares in percentage points, with its sign."""
     return f"{100 * share:+.1f}".replace("-", "−")
-
-
-def write_whole(target: Path, page: str) -> Path:
-    """A whole page or none of it."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    aside = target.with_name(target.name + ".aside")
-    aside.write_text(page, encoding="utf-8")
-    os.replace(aside, target)
-    return target

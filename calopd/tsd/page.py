@@ -1,12 +1,12 @@
 """tsd.html: the paper's figures and tables of a study, and its trajectories, on one self-contained page."""
 
-import os
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from calopd.report.document import document, figure_html, script_json
 from calopd.report.trajectories import AGREEMENT, DEVIATION_BANDS, KEPT_SHARES, deviation_legend, kept_legend
+from calopd.rundir import write_text
 from calopd.tsd import figures
 from calopd.tsd.advise import HIGH, LOW, advise
 from calopd.tsd.analyze import read_analysis
@@ -48,10 +48,7 @@ def write_html(target: Path, title: str, analysis: dict[str, Any], body: str) ->
     style = STYLE + "".join(
         f'main[data-tau="{tau}"] [data-at]:not([data-at="{tau}"]){{display:none}}' for tau in analysis["prevalence"]
     )
-    aside = target.with_name(target.name + ".aside")
-    aside.write_text(document(title, body, style=style, script=SCRIPT), encoding="utf-8")
-    os.replace(aside, target)
-    return target
+    return write_text(target, document(title, body, style=style, script=SCRIPT))
 
 
 def _known(analysis: dict[str, Any]) -> dict[str, Any]:
