@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-STUBS := calopd/v1
+STUBS := calopd/transport/v1
 
 # Today's `docker compose` where it is there, else the old docker-compose.
 COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
@@ -57,14 +57,14 @@ type: $(READY) ## mypy
 	$(BIN)/mypy
 
 proto: $(READY) ## generate the stubs from proto/
-	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=. --pyi_out=. proto/calopd/v1/*.proto
-	$(BIN)/python -m grpc_tools.protoc -Iproto --grpc_python_out=. proto/calopd/v1/teacher_scorer.proto
+	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=. --pyi_out=. proto/calopd/transport/v1/*.proto
+	$(BIN)/python -m grpc_tools.protoc -Iproto --grpc_python_out=. proto/calopd/transport/v1/teacher_scorer.proto
 
 proto-check: $(READY) ## fail where the committed stubs are not those of proto/
 	@rm -rf build/stubs && mkdir -p build/stubs
-	@$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=build/stubs --pyi_out=build/stubs proto/calopd/v1/*.proto
-	@$(BIN)/python -m grpc_tools.protoc -Iproto --grpc_python_out=build/stubs proto/calopd/v1/teacher_scorer.proto
-	@for file in build/stubs/calopd/v1/*; do cmp $$file $(STUBS)/$$(basename $$file) || { echo "error: stubs differ from proto/: run make proto" >&2; exit 1; }; done
+	@$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=build/stubs --pyi_out=build/stubs proto/calopd/transport/v1/*.proto
+	@$(BIN)/python -m grpc_tools.protoc -Iproto --grpc_python_out=build/stubs proto/calopd/transport/v1/teacher_scorer.proto
+	@for file in build/stubs/calopd/transport/v1/*; do cmp $$file $(STUBS)/$$(basename $$file) || { echo "error: stubs differ from proto/: run make proto" >&2; exit 1; }; done
 
 bench: $(READY) ## the LM head's ratios, written to benchmarks/results/
 	$(BIN)/python -m benchmarks.lm_head

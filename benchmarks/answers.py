@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.progress import track
 
-from calopd.answers import is_correct
+from calopd.data.answers import is_correct
 
 ROOT = Path(__file__).parents[1]
 TABLE = ROOT / "tests" / "unit" / "answers.tsv"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from calopd.logprobs import policy_objective, score_targets
+from calopd.core.lm_head import policy_objective, score_targets
 
 RESULTS = Path(__file__).parent / "results" / "lm_head.json"
 TOKENS, HIDDEN = 512, 256

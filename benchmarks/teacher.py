@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import Progress, TimeRemainingColumn
 from rich.table import Table
 
-from benchmarks.models import qwen3_vocab, smollm2
+from benchmarks.model_builders import qwen3_vocab, smollm2
 from benchmarks.teacher_service import ROOT, Work, serving
 
 RESULTS = Path(__file__).parent / "results" / "teacher.json"

@@ -17,13 +17,13 @@ from typing import Any
 import grpc
 import numpy as np
 
-from benchmarks.models import qwen3_vocab, smollm2
+from benchmarks.model_builders import qwen3_vocab, smollm2
 from benchmarks.teacher import SHARED, draw_work
 from benchmarks.teacher_service import ROOT, Work, serving
-from calopd.clients import TeacherClient
-from calopd.contexts import BASE, INTERVENTIONS
-from calopd.v1.teacher_scorer_pb2_grpc import add_TeacherScorerServicer_to_server
-from services.teacher_scorer.engine import BatchScores, SequenceScores, SequenceToScore
+from calopd.core.contexts import BASE, INTERVENTIONS
+from calopd.transport.teacher_client import TeacherClient
+from calopd.transport.v1.teacher_scorer_pb2_grpc import add_TeacherScorerServicer_to_server
+from services.teacher_scorer.engines.scoring_engine import BatchScores, SequenceScores, SequenceToScore
 from services.teacher_scorer.scheduler import Scheduler
 from services.teacher_scorer.server import message_options
 from services.teacher_scorer.servicer import Limits, Servicer

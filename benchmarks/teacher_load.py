@@ -17,9 +17,9 @@ import grpc
 import numpy as np
 
 from benchmarks.teacher_service import ROOT, Service, Work, serving
-from calopd import wire
-from calopd.clients import CHANNEL_OPTIONS
-from calopd.v1.teacher_scorer_pb2_grpc import TeacherScorerStub
+from calopd.transport import convert
+from calopd.transport.teacher_client import CHANNEL_OPTIONS
+from calopd.transport.v1.teacher_scorer_pb2_grpc import TeacherScorerStub
 
 CLIENTS, MAX_WAITING = 64, 16
 VOCABULARY = 803
@@ -84,7 +84,7 @@ def draw_requests(count: int, vocabulary: int) -> list[object]:
         )
         for _ in range(count)
     ]
-    return [wire.score_request(str(i), ids, contexts) for i, (ids, contexts) in enumerate(work)]
+    return [convert.score_request(str(i), ids, contexts) for i, (ids, contexts) in enumerate(work)]
 
 
 async def watch(service: Service, until: float) -> list[float]:

@@ -45,7 +45,7 @@ def transformers_ways(path: str) -> Ways:
 
 
 def vllm_ways(path: str) -> Ways:
-    from calopd.devices import set_vllm_environment
+    from calopd.models.devices import set_vllm_environment
 
     set_vllm_environment(2, 2)
     from vllm import LLM, SamplingParams

@@ -19,8 +19,8 @@ import numpy as np
 import psutil
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from calopd.clients import TeacherClient
-from calopd.types import Scores
+from calopd.core.types import Scores
+from calopd.transport.teacher_client import TeacherClient
 
 ROOT = Path(__file__).parent.parent
 Work = list[tuple[np.ndarray, dict[str, np.ndarray]]]

@@ -19,8 +19,8 @@ import numpy as np
 import psutil
 import pyarrow.parquet as pq
 
-from calopd.contexts import BASE, INTERVENTIONS
-from calopd.tsd.study import Rollout, Scored, Study
+from calopd.core.contexts import BASE, INTERVENTIONS
+from calopd.study.shards import Rollout, Scored, Study
 
 RESULTS = Path(__file__).parent / "results" / "tsd.json"
 VOCABULARY = 151_936

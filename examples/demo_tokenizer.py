@@ -7,7 +7,7 @@ import random
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from calopd.contexts import INTERVENTIONS, SYSTEM_PROMPT
+from calopd.core.contexts import INTERVENTIONS, SYSTEM_PROMPT
 from examples.discourse import SLOTS, Writer
 from examples.word_problems import draw_problem
 

@@ -13,8 +13,8 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
 
-import calopd.types
-from calopd.contexts import INTERVENTIONS, messages
+import calopd.core.types
+from calopd.core.contexts import INTERVENTIONS, messages
 from examples.discourse import Writer
 from examples.muon import Muon
 from examples.word_problems import Problem, drill, problems
@@ -63,7 +63,7 @@ def build_model(layers: int, tokenizer: PreTrainedTokenizerBase, seed: int) -> Q
 
 def prompt_text(tokenizer: PreTrainedTokenizerBase, problem: str, intervention: str = "") -> str:
     """The rendered prompt, ending with the assistant marker."""
-    turns = messages(calopd.types.Problem("", problem, ""), intervention)
+    turns = messages(calopd.core.types.Problem("", problem, ""), intervention)
     return tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from calopd import embedded
+from calopd.local import embedded_redis
 from tests.tiny import make_model, make_problems, make_tokenizer
 
 
@@ -104,7 +104,7 @@ class Server:
 
     def start(self) -> None:
         self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL)
-        embedded.wait_until_ready(self.url)
+        embedded_redis.wait_until_ready(self.url)
 
     def kill(self) -> None:
         assert self.process is not None
@@ -116,13 +116,13 @@ class Server:
 def redis_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
     """The embedded server, and a plain redis-server where the machine has one."""
     port = free_port()
-    command = embedded.server_command(tmp_path, port, "secret")
+    command = embedded_redis.server_command(tmp_path, port, "secret")
     if request.param == "redis-server":
         binary = shutil.which("redis-server")
         if binary is None:
             pytest.skip("no redis-server on this machine")
         command[0] = binary
-    server = Server(command, embedded.server_url(port, "secret"))
+    server = Server(command, embedded_redis.server_url(port, "secret"))
     server.start()
     yield server
     server.kill()

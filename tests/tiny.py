@@ -10,7 +10,7 @@ from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from calopd.contexts import INTERVENTIONS, SYSTEM_PROMPT
+from calopd.core.contexts import INTERVENTIONS, SYSTEM_PROMPT
 
 CHAT_TEMPLATE = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"

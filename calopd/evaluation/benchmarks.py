@@ -5,11 +5,11 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from calopd.data import load_problems
-from calopd.errors import ConfigError
-from calopd.nearest import nearest
-from calopd.prepare import read_hub
-from calopd.types import Problem
+from calopd.config.nearest import nearest
+from calopd.core.errors import ConfigError
+from calopd.core.types import Problem
+from calopd.data.prepare import read_hub
+from calopd.data.problems import load_problems
 
 
 @dataclass(frozen=True, slots=True)

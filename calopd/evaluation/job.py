@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from calopd.errors import ConfigError
+from calopd.core.errors import ConfigError
+from calopd.core.types import Problem
 from calopd.evaluation.benchmarks import Benchmark
-from calopd.rundir import read_lines, write_json
-from calopd.types import Problem
+from calopd.rundir.files import read_lines, write_json
 
 FILE = "job.json"
 _FREE = ("label", "n", "in_flight", "tensor_parallel_size", "cpu_kv_cache_gib")

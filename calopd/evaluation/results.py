@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from calopd.answers import answer_key
-from calopd.errors import ConfigError
+from calopd.core.errors import ConfigError
+from calopd.core.statistics import Estimate, average, majority_score
+from calopd.data.answers import answer_key
 from calopd.evaluation.job import Job, read_samples
-from calopd.evaluation.statistics import Estimate, average, majority_score
-from calopd.rundir import write_json
+from calopd.rundir.files import write_json
 
 FILE = "results.json"
 FORMAT = 1

@@ -1,12 +1,12 @@
 """torchrun --nproc-per-node N -m services.learner --config CONFIG"""
 
-from calopd.entry import guarded, service_main
+from calopd.local.entry_point import guarded, service_main
 
 
 def main() -> None:
     config = service_main("learner", __doc__)
 
-    from calopd.devices import set_threads
+    from calopd.models.devices import set_threads
     from services.learner.loop import Learner
     from services.learner.ranks import Ranks
 

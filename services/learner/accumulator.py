@@ -7,15 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calopd.calibration import tsd_region
-from calopd.contexts import BASE
-from calopd.logprobs import HeadScores
-from calopd.losses import clamp_advantage, token_weights
-from calopd.methods import opd_advantage
-from calopd.metrics import StepSums, top_k_overlap
-from calopd.sections import MethodSection
-from calopd.selection import select_tokens
-from calopd.types import MethodSettings, Plan, StepFacts, TokenBatch, Trajectory
+from calopd.config.sections import MethodSection
+from calopd.core.calibration import tsd_region
+from calopd.core.contexts import BASE
+from calopd.core.lm_head import HeadScores
+from calopd.core.losses import clamp_advantage, token_weights
+from calopd.core.methods import opd_advantage
+from calopd.core.step_metrics import StepSums, top_k_overlap
+from calopd.core.token_selection import select_tokens
+from calopd.core.types import MethodSettings, Plan, StepFacts, TokenBatch, Trajectory
 from services.learner.micro_batch import MicroBatch, forward_kl
 from services.learner.student import Student
 

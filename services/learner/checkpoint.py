@@ -13,8 +13,8 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.stateful import Stateful
 
-from calopd.rundir import write_json
-from calopd.weights import sync
+from calopd.rundir.files import write_json
+from calopd.rundir.policies import sync
 from services.learner.student import Student
 
 RECORD = "record.json"

@@ -8,9 +8,9 @@ import torch
 from safetensors.torch import save_file
 
 from calopd.config import Config
-from calopd.rundir import read_lines, write_json
+from calopd.rundir.files import read_lines, write_json
 from services.learner.checkpoint import Record
-from services.learner.evaluation import gain_interval, read_evaluation
+from services.learner.evaluations import gain_interval, read_evaluation
 from services.learner.student import Student
 
 

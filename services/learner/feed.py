@@ -3,8 +3,8 @@
 from collections import deque
 from collections.abc import Iterator
 
-from calopd.queue import Arrival, Queue
-from calopd.types import Ticket
+from calopd.core.types import Ticket
+from calopd.transport.redis_queue import Arrival, Queue
 
 BLOCK_SECONDS = 1.0
 REOPEN_AFTER = 10

@@ -10,20 +10,21 @@ from typing import Any
 import torch
 
 from calopd.config import Config, keep_with_run
-from calopd.data import load_problems
-from calopd.errors import TooFewTrajectories
-from calopd.losses import denominator
-from calopd.queue import Queue, connect
-from calopd.recorded import recorded_ratios
-from calopd.rundir import append_line, ensure_run_id, keep_lines_before, single_learner
-from calopd.tokens import load_tokenizer
-from calopd.types import MethodSettings, Ticket, Trajectory
-from calopd.weights import prune_policies, publish_policy
-from services.learner import checkpoint, metrics
+from calopd.core.errors import TooFewTrajectories
+from calopd.core.losses import denominator
+from calopd.core.types import MethodSettings, Ticket, Trajectory
+from calopd.data.problems import load_problems
+from calopd.models.tokenizers import load_tokenizer
+from calopd.rundir.files import append_line, ensure_run_id, keep_lines_before, single_learner
+from calopd.rundir.policies import prune_policies, publish_policy
+from calopd.rundir.recorded_ratios import recorded_ratios
+from calopd.transport.redis_queue import Queue, connect
+from services.learner import checkpoint, prometheus
 from services.learner.accumulator import Accumulator
-from services.learner.evaluation import Evaluations
+from services.learner.evaluations import Evaluations
 from services.learner.export import export_model, write_summary
 from services.learner.feed import Cutter, Round, rounds
+from services.learner.queue_watch import watch
 from services.learner.ranks import Ranks
 from services.learner.reference import frozen_reference
 from services.learner.schedule import learning_rate
@@ -31,7 +32,6 @@ from services.learner.status import Status, serve_status
 from services.learner.step_facts import merge_facts, rollout_shape
 from services.learner.student import full_weights, load_student, shard
 from services.learner.tickets import step_batch, step_tickets
-from services.learner.watch import watch
 
 log = logging.getLogger(__name__)
 
@@ -55,15 +55,17 @@ class Learner:
         run_id = ranks.tell(ensure_run_id(self.run_dir) if ranks.first else None)
         self.queue = Queue(connect(config.queue.url), run_id)
         self.status = Status(config.run.name, config.run.steps)
-        self.recorded = recorded_ratios(config) if config.method.method.recorded else []
+        self.recorded: list[float] = []
+        if config.method.recorded_run is not None:
+            self.recorded = recorded_ratios(config.method.recorded_run, config.method.method.recorded, config.run.steps)
         self.reference = frozen_reference(config, ranks, self.student) if config.method.method.uses_reference else None
         self._clock, self._idle = time.monotonic(), 0.0
         if ranks.first:
             self._lock = single_learner(self.run_dir)
             keep_with_run(config)
             self.tokenizer = load_tokenizer(config.student.path)
-            metrics.run_info.labels(config.method.name, config.student.path, config.teacher.path).set(1)
-            metrics.steps_wanted.set(config.run.steps)
+            prometheus.run_info.labels(config.method.name, config.student.path, config.teacher.path).set(1)
+            prometheus.steps_wanted.set(config.run.steps)
             watch(config.queue.url, run_id, {"run": self.run_dir, "policies": config.policies})
             self.evaluations = Evaluations(config, self.queue, self.run_dir, self.status)
             serve_status(self.status, settings.port)
@@ -92,7 +94,7 @@ class Learner:
             log.info("resumed at step %d from %s", self.record.step, found)
         if not self.ranks.first:
             return
-        for name in ("metrics.jsonl", "trajectories.jsonl"):
+        for name in ("prometheus.jsonl", "trajectories.jsonl"):
             keep_lines_before(self.run_dir / name, self.record.step)
         here = step_batch(self.record.step)
         for batch in self.queue.open_batches():
@@ -101,8 +103,8 @@ class Learner:
                 self.queue.release_batch(batch)
         self.evaluations.resume(self.record.step)
         self.status.step = self.record.step
-        metrics.last_step.values = {"step": self.record.step, "policy_version": self.record.step}
-        metrics.checkpoint_time.set(found.stat().st_mtime if found else time.time())
+        prometheus.last_step.values = {"step": self.record.step, "policy_version": self.record.step}
+        prometheus.checkpoint_time.set(found.stat().st_mtime if found else time.time())
 
     def _publish(self) -> None:
         """Publish the student as policy `record.step`, announce it, and have it evaluated where that is due."""
@@ -169,11 +171,11 @@ class Learner:
         self._finish(step)
 
     def _tell(self, line: dict[str, Any], shown: list[dict[str, Any]]) -> None:
-        append_line(self.run_dir / "metrics.jsonl", line)
+        append_line(self.run_dir / "prometheus.jsonl", line)
         for row in sorted(shown, key=lambda row: row["index"]):
             tokens = [self.tokenizer.decode([i]) for i in row["response_ids"]]
             append_line(self.run_dir / "trajectories.jsonl", {"step": line["step"], **row, "tokens": tokens})
-        metrics.record(line)
+        prometheus.record(line)
         self.status.finish_step(line)
         log.info(
             "step %d: retained %.3f, zero %.3f, accuracy %.3f, loss %.4f, %.1f s (idle %.1f)",
@@ -188,7 +190,7 @@ class Learner:
         if due:
             self.status.phase = "checkpointing"
             checkpoint.save(self.run_dir, self.student, self.optimizer, self.record, settings.keep_checkpoints)
-            metrics.checkpoint_time.set(time.time())
+            prometheus.checkpoint_time.set(time.time())
         self.status.phase = "publishing"
         self._publish()
         if due and self.ranks.first:
@@ -237,7 +239,7 @@ class Learner:
             start = time.monotonic()
             self.status.phase = "learning"
             accumulator.add(trajectories, plan, shown) if trajectories else accumulator.add_nothing()
-            metrics.busy_seconds.inc(time.monotonic() - start)
+            prometheus.busy_seconds.inc(time.monotonic() - start)
             self.status.phase = "waiting for trajectories"
             self.status.progress = f"{len(accumulator.used)}/{len(tickets)}"
         return accumulator, len(cutter.dead), self._idle

@@ -5,9 +5,9 @@ from contextlib import contextmanager
 
 from torch import nn
 
-from calopd.errors import ConfigError
-from calopd.sections import Learner
-from calopd.weights import ADAPTER
+from calopd.config.sections import Learner
+from calopd.core.errors import ConfigError
+from calopd.models.adapters import ADAPTER
 
 
 def add_adapters(lm: nn.Module, settings: Learner) -> None:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from calopd.logprobs import ForwardKL
-from calopd.methods.eopd import forward_kl_targets
-from calopd.types import Trajectory
+from calopd.core.lm_head import ForwardKL
+from calopd.core.methods.eopd import forward_kl_targets
+from calopd.core.types import Trajectory
 
 
 @dataclass(frozen=True, slots=True)

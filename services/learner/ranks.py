@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from calopd.devices import choose_device
+from calopd.models.devices import choose_device
 
 # Ranks wait for rank 0 as long as the longest response takes; a rank that died is noticed by torchrun, not by this.
 PATIENCE = timedelta(hours=12)

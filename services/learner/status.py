@@ -8,9 +8,9 @@ import uvicorn
 from fastapi import FastAPI, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from calopd import access
-from calopd.telemetry import metrics_of_run
-from services.learner import metrics
+from calopd.tracking.exposition import metrics_of_run
+from calopd.transport import auth
+from services.learner import prometheus
 
 
 class Status:
@@ -33,9 +33,9 @@ class Status:
 
     @phase.setter
     def phase(self, phase: str) -> None:
-        """The first word is the phase's name in the metrics."""
+        """The first word is the phase's name in the prometheus."""
         now = time.monotonic()
-        metrics.phase_seconds.labels(self._phase.split()[0]).inc(now - self._since)
+        prometheus.phase_seconds.labels(self._phase.split()[0]).inc(now - self._since)
         self._phase, self._since = phase, now
 
     def finish_step(self, line: dict[str, Any]) -> None:
@@ -79,5 +79,5 @@ def serve_status(status: Status, port: int) -> None:
     def get_metrics() -> Response:
         return Response(metrics_of_run(status.run), media_type=CONTENT_TYPE_LATEST)
 
-    server = uvicorn.Server(uvicorn.Config(app, host=access.host(), port=port, log_config=None))
+    server = uvicorn.Server(uvicorn.Config(app, host=auth.host(), port=port, log_config=None))
     threading.Thread(target=server.run, name="status", daemon=True).start()

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from calopd.types import StepFacts
+from calopd.core.types import StepFacts
 
 
 def merge_facts(facts: list[StepFacts]) -> StepFacts:

@@ -9,10 +9,10 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from calopd.logprobs import ForwardKL, HeadScores, policy_objective, score_targets
-from calopd.models import load_causal_lm
-from calopd.sections import Learner
-from calopd.weights import merge_adapters
+from calopd.config.sections import Learner
+from calopd.core.lm_head import ForwardKL, HeadScores, policy_objective, score_targets
+from calopd.models.adapters import merge_adapters
+from calopd.models.loading import load_causal_lm
 from services.learner.lora import add_adapters
 
 

@@ -5,10 +5,10 @@ import random
 from typing import Any
 
 from calopd.config import Config
-from calopd.data import training_order
+from calopd.config.sections import MethodSection
+from calopd.core.types import EVALUATION, Problem, Ticket
+from calopd.data.problems import training_order
 from calopd.evaluation.job import sample_seed
-from calopd.sections import MethodSection
-from calopd.types import EVALUATION, Problem, Ticket
 
 
 def step_batch(step: int) -> str:

@@ -9,15 +9,15 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ConfigDict, Field
 
-from calopd import access
-from calopd.answers import is_correct
-from calopd.calibration import calibrated_advantage, retained_ratio, tsd_region, zero_ratio
-from calopd.contexts import BASE
-from calopd.errors import CalopdError
-from calopd.sections import MethodSection
-from calopd.telemetry import metrics_of_run
-from calopd.types import Problem, Sample, Sampling, Scores
-from services.rollout.engine import SampleRequest
+from calopd.config.sections import MethodSection
+from calopd.core.calibration import calibrated_advantage, retained_ratio, tsd_region, zero_ratio
+from calopd.core.contexts import BASE
+from calopd.core.errors import CalopdError
+from calopd.core.types import Problem, Sample, Sampling, Scores
+from calopd.data.answers import is_correct
+from calopd.tracking.exposition import metrics_of_run
+from calopd.transport import auth
+from services.rollout.sampler import SampleRequest
 from services.rollout.worker import Worker
 
 _bearer = HTTPBearer(auto_error=False)
@@ -25,7 +25,7 @@ _bearer = HTTPBearer(auto_error=False)
 
 def check_token(given: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]) -> None:
     """Calls that cost something need the token, where one is set."""
-    if access.token() and not access.is_valid(given.credentials if given else "", access.token()):
+    if auth.token() and not auth.is_valid(given.credentials if given else "", auth.token()):
         raise HTTPException(401, "no or wrong token: send `Authorization: Bearer <CALOPD_TOKEN>`")
 
 

@@ -8,17 +8,18 @@ import socket
 import grpc
 import uvicorn
 
-from calopd import access
-from calopd.clients import TeacherClient
 from calopd.config import Config
-from calopd.data import load_all
-from calopd.devices import set_threads, set_vllm_environment
-from calopd.queue import Queue, connect
-from calopd.rundir import read_run_id
-from calopd.sections import Rollout
-from calopd.tokens import Prompts, load_tokenizer, stop_ids, vocabulary
+from calopd.config.sections import Rollout
+from calopd.data.problems import load_all
+from calopd.models.devices import set_threads, set_vllm_environment
+from calopd.models.prompts import Prompts
+from calopd.models.tokenizers import load_tokenizer, stop_ids, vocabulary
+from calopd.rundir.files import read_run_id
+from calopd.transport import auth
+from calopd.transport.redis_queue import Queue, connect
+from calopd.transport.teacher_client import TeacherClient
 from services.rollout.app import create_app
-from services.rollout.engine import SamplingBackend, SamplingEngine
+from services.rollout.sampler import SamplingBackend, SamplingEngine
 from services.rollout.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -27,12 +28,12 @@ log = logging.getLogger(__name__)
 def build_backend(path: str, rollout: Rollout, stops: list[int], *, max_model_len: int, seed: int) -> SamplingBackend:
     """The engine that the settings name, with the model at `path` loaded."""
     if rollout.engine == "torch":
-        from services.rollout.torch_engine import TorchBackend
+        from services.rollout.engines.torch_sampler import TorchBackend
 
         return TorchBackend(
             path, stop_ids=stops, dtype=rollout.dtype, device=rollout.device, max_rows=rollout.max_in_flight
         )
-    from services.rollout.vllm_engine import VllmBackend
+    from services.rollout.engines.vllm_sampler import VllmBackend
 
     set_vllm_environment(rollout.cpu_kv_cache_gib, rollout.threads)
     return VllmBackend(
@@ -76,7 +77,7 @@ async def serve(config: Config) -> None:
     log.info("sampler: %s", engine.name)
     teacher = TeacherClient(
         config.teacher_addresses,
-        token=access.token(),
+        token=auth.token(),
         deadline_seconds=config.teacher.deadline_seconds,
         in_flight=rollout.max_in_flight,
     )
@@ -94,7 +95,7 @@ async def serve(config: Config) -> None:
         max_deliveries=rollout.max_deliveries,
     )
     app = create_app(worker, config.method, rollout.max_tokens, config.run.name)
-    server = uvicorn.Server(uvicorn.Config(app, host=access.host(), port=rollout.port, log_config=None))
+    server = uvicorn.Server(uvicorn.Config(app, host=auth.host(), port=rollout.port, log_config=None))
     working = asyncio.create_task(worker.run())
     serving = asyncio.create_task(server.serve())
     done, _ = await asyncio.wait((working, serving), return_when=asyncio.FIRST_COMPLETED)

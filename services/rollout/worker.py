@@ -15,15 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from calopd.answers import answered_after_think, is_correct
-from calopd.clients import TeacherClient
-from calopd.errors import ConfigError, InvalidRequest, PolicyError
-from calopd.queue import Claim, Queue
-from calopd.tokens import Prompts
-from calopd.types import Problem, Sample, Ticket, Trajectory
-from calopd.weights import verify_policy
-from services.rollout import metrics
-from services.rollout.engine import SampleRequest, SamplingEngine, WrongPolicy
+from calopd.core.errors import ConfigError, InvalidRequest, PolicyError
+from calopd.core.types import Problem, Sample, Ticket, Trajectory
+from calopd.data.answers import answered_after_think, is_correct
+from calopd.models.prompts import Prompts
+from calopd.rundir.policies import verify_policy
+from calopd.transport.redis_queue import Claim, Queue
+from calopd.transport.teacher_client import TeacherClient
+from services.rollout import prometheus
+from services.rollout.sampler import SampleRequest, SamplingEngine, WrongPolicy
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +132,7 @@ class Worker:
 
     async def _put_back(self, claim: Claim) -> None:
         await asyncio.to_thread(self.queue.put_back, claim)
-        metrics.trajectories.labels("put back").inc()
+        prometheus.trajectories.labels("put back").inc()
 
     def _preempt(self) -> None:
         """Give up the evaluations in hand: a step needs the engine."""
@@ -168,14 +168,14 @@ class Worker:
                 raise InvalidRequest(f"taken up more than {self.max_deliveries} times without a result")
             trajectory = await self.write(claim.ticket)
             fresh = await asyncio.to_thread(self.queue.commit, claim, trajectory)
-            metrics.trajectories.labels("committed" if fresh else "duplicate").inc()
+            prometheus.trajectories.labels("committed" if fresh else "duplicate").inc()
         except (InvalidRequest, ConfigError) as error:
             log.error("ticket %s is set aside: %s", claim.ticket.id, error)
             await asyncio.to_thread(self.queue.bury, claim, str(error))
-            metrics.trajectories.labels("dead").inc()
+            prometheus.trajectories.labels("dead").inc()
         except Exception as error:  # not the ticket's fault: its claim runs out, and somebody takes it up again
             log.exception("ticket %s failed and will be taken up again", claim.ticket.id)
-            metrics.failures.labels(type(error).__name__).inc()
+            prometheus.failures.labels(type(error).__name__).inc()
 
     async def write(self, ticket: Ticket) -> Trajectory:
         """The trajectory of a ticket: sampled from its policy with its seed, scored, its answer checked."""
@@ -183,13 +183,13 @@ class Worker:
         if problem is None:
             raise InvalidRequest(f"problem {ticket.problem_id!r} is in neither data.train nor data.heldout")
         prompt_ids = self.prompts.ids(problem)
-        with metrics.sample_seconds.time():
+        with prometheus.sample_seconds.time():
             sample = await self._sample(ticket, prompt_ids)
         self._urgent.discard(ticket.id)
         scores = None
         if ticket.contexts:
             prompts = {name: self.prompts.ids(problem, name) for name in ticket.contexts}
-            with metrics.scoring.track_inprogress(), metrics.score_seconds.time():
+            with prometheus.scoring.track_inprogress(), prometheus.score_seconds.time():
                 scores = await self.teacher.score(
                     ticket.id,
                     sample.response_ids,

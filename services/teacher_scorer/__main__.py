@@ -1,6 +1,6 @@
 """python -m services.teacher_scorer --config CONFIG"""
 
-from calopd.entry import guarded, service_main
+from calopd.local.entry_point import guarded, service_main
 
 
 def main() -> None:

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 
 import numpy as np
 
-from calopd.errors import UnhealthyTeacher
-from calopd.health import check_scores
-from services.teacher_scorer import metrics
-from services.teacher_scorer.engine import ScoringEngine, SequenceToScore
+from calopd.core.errors import UnhealthyTeacher
+from calopd.core.score_checks import check_scores
+from services.teacher_scorer import prometheus
+from services.teacher_scorer.engines.scoring_engine import ScoringEngine, SequenceToScore
 from services.teacher_scorer.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class Canary:
             logprobs = scored.scores.logprobs
             check_scores(logprobs, len(expected), self._vocabulary_size)
             deviation = max(deviation, float(np.abs(logprobs - expected).max()))
-        metrics.canary_deviation.set(deviation)
+        prometheus.canary_deviation.set(deviation)
         if deviation > self._tolerance:
             raise UnhealthyTeacher(f"the canary is off by {deviation:.2g} nats, more than {self._tolerance:g}")
 
@@ -54,11 +54,11 @@ class Canary:
         while True:
             try:
                 await self.check(scheduler)
-                metrics.canary_healthy.set(1)
+                prometheus.canary_healthy.set(1)
                 await report(None)
             except Exception as error:  # whatever keeps the canary from being scored keeps responses from it too
-                metrics.canary_healthy.set(0)
+                prometheus.canary_healthy.set(0)
                 log.error("canary: %s", error)
                 await report(error if isinstance(error, UnhealthyTeacher) else UnhealthyTeacher(f"canary: {error!r}"))
-            metrics.canary_time.set(time.time())
+            prometheus.canary_time.set(time.time())
             await asyncio.sleep(every)

@@ -6,10 +6,10 @@ import threading
 import time
 from collections import defaultdict
 
-from calopd.errors import EngineFailed, Overloaded
-from services.teacher_scorer import metrics
-from services.teacher_scorer.engine import ScoringEngine, SequenceToScore
-from services.teacher_scorer.fairness import FairQueue, Request, Scored, tokens_of
+from calopd.core.errors import EngineFailed, Overloaded
+from services.teacher_scorer import prometheus
+from services.teacher_scorer.engines.scoring_engine import ScoringEngine, SequenceToScore
+from services.teacher_scorer.fair_queue import FairQueue, Request, Scored, tokens_of
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Scheduler:
 
     def _count(self, change: int) -> None:
         self._open += change
-        metrics.waiting.set(self._open)
+        prometheus.waiting.set(self._open)
 
     def stop(self) -> None:
         with self._changed:
@@ -68,10 +68,10 @@ class Scheduler:
         while batch := self._next_batch():
             start = time.monotonic()
             for request in {request for request, index in batch if index == 0}:
-                metrics.wait_seconds.observe(start - request.since)
-                metrics.phase_seconds.labels("wait").inc(start - request.since)
-            metrics.batch_fill.observe(tokens_of(batch) / self._batch_tokens)
-            metrics.batch_sequences.observe(len(batch))
+                prometheus.wait_seconds.observe(start - request.since)
+                prometheus.phase_seconds.labels("wait").inc(start - request.since)
+            prometheus.batch_fill.observe(tokens_of(batch) / self._batch_tokens)
+            prometheus.batch_sequences.observe(len(batch))
             try:
                 self._score(batch)
             except Exception as error:
@@ -99,12 +99,12 @@ class Scheduler:
         passed = self._engine.score([request.sequences[index] for request, index in batch])
         seconds = time.monotonic() - start
         total = tokens_of(batch)
-        metrics.busy_seconds.inc(seconds)
-        metrics.phase_seconds.labels("forward").inc(passed.forward_seconds)
-        metrics.phase_seconds.labels("head").inc(passed.head_seconds)
-        metrics.forward_tokens.inc(passed.computed_tokens)
-        metrics.reused_tokens.inc(total - passed.computed_tokens)
-        metrics.padding_tokens.inc(passed.padding_tokens)
+        prometheus.busy_seconds.inc(seconds)
+        prometheus.phase_seconds.labels("forward").inc(passed.forward_seconds)
+        prometheus.phase_seconds.labels("head").inc(passed.head_seconds)
+        prometheus.forward_tokens.inc(passed.computed_tokens)
+        prometheus.reused_tokens.inc(total - passed.computed_tokens)
+        prometheus.padding_tokens.inc(passed.padding_tokens)
         for (request, index), scores in zip(batch, passed.scores, strict=True):
             request.results[index] = Scored(scores, seconds * request.sequences[index].tokens / total)
             if len(request.results) == len(request.sequences) and request.future.set_running_or_notify_cancel():

@@ -10,15 +10,15 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import start_http_server
 
-from calopd import access
 from calopd.config import Config
-from calopd.devices import set_threads, set_vllm_environment
-from calopd.errors import UnhealthyTeacher
-from calopd.tokens import load_tokenizer, vocabulary
-from calopd.v1 import teacher_scorer_pb2
-from calopd.v1.teacher_scorer_pb2_grpc import add_TeacherScorerServicer_to_server
+from calopd.core.errors import UnhealthyTeacher
+from calopd.models.devices import set_threads, set_vllm_environment
+from calopd.models.tokenizers import load_tokenizer, vocabulary
+from calopd.transport import auth
+from calopd.transport.v1 import teacher_scorer_pb2
+from calopd.transport.v1.teacher_scorer_pb2_grpc import add_TeacherScorerServicer_to_server
 from services.teacher_scorer.canary import TEXT, Canary
-from services.teacher_scorer.engine import ScoringEngine
+from services.teacher_scorer.engines.scoring_engine import ScoringEngine
 from services.teacher_scorer.scheduler import Scheduler
 from services.teacher_scorer.servicer import Limits, Servicer, TokenInterceptor
 
@@ -33,7 +33,7 @@ def build_engine(config: Config) -> ScoringEngine:
     teacher = config.teacher
     if teacher.engine == "vllm":
         set_vllm_environment(teacher.cpu_kv_cache_gib, teacher.threads)
-        from services.teacher_scorer.vllm_engine import VllmEngine
+        from services.teacher_scorer.engines.vllm_scorer import VllmEngine
 
         return VllmEngine(
             teacher.path,
@@ -44,7 +44,7 @@ def build_engine(config: Config) -> ScoringEngine:
             expert_parallel=teacher.expert_parallel,
             gpu_memory_utilization=teacher.gpu_memory_utilization,
         )
-    from services.teacher_scorer.torch_engine import TorchEngine
+    from services.teacher_scorer.engines.torch_scorer import TorchEngine
 
     return TorchEngine(
         teacher.path,
@@ -84,15 +84,15 @@ async def serve(config: Config) -> None:
         max_top_k=min(teacher.max_top_k, engine.vocabulary_size),
     )
     servicer = Servicer(engine, scheduler, vocabulary(tokenizer), limits)
-    interceptors = [TokenInterceptor(access.token())] if access.token() else []
+    interceptors = [TokenInterceptor(auth.token())] if auth.token() else []
     server = grpc.aio.server(options=message_options(limits), interceptors=interceptors)
     add_TeacherScorerServicer_to_server(servicer, server)
     probes = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(probes, server)
     reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
-    address, credentials = f"{access.host()}:{teacher.port}", access.server_credentials()
+    address, credentials = f"{auth.host()}:{teacher.port}", auth.server_credentials()
     server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
-    start_http_server(teacher.metrics_port, addr=access.host())
+    start_http_server(teacher.metrics_port, addr=auth.host())
 
     loop = asyncio.get_running_loop()
 

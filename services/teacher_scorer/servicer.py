@@ -9,17 +9,17 @@ from typing import Any
 import grpc
 import numpy as np
 
-from calopd import access, wire
-from calopd.contexts import BASE, INTERVENTIONS
-from calopd.errors import CalopdError, Draining, EngineFailed, InvalidRequest, Overloaded, UnhealthyTeacher
-from calopd.health import check_scores
-from calopd.tokens import fingerprint
-from calopd.types import Scores, TopK
-from calopd.v1 import teacher_scorer_pb2 as pb
-from calopd.v1.teacher_scorer_pb2_grpc import TeacherScorerServicer
-from services.teacher_scorer import metrics
-from services.teacher_scorer.engine import ScoringEngine, SequenceToScore
-from services.teacher_scorer.fairness import Scored
+from calopd.core.contexts import BASE, INTERVENTIONS
+from calopd.core.errors import CalopdError, Draining, EngineFailed, InvalidRequest, Overloaded, UnhealthyTeacher
+from calopd.core.score_checks import check_scores
+from calopd.core.types import Scores, TopK
+from calopd.models.tokenizers import fingerprint
+from calopd.transport import auth, convert
+from calopd.transport.v1 import teacher_scorer_pb2 as pb
+from calopd.transport.v1.teacher_scorer_pb2_grpc import TeacherScorerServicer
+from services.teacher_scorer import prometheus
+from services.teacher_scorer.engines.scoring_engine import ScoringEngine, SequenceToScore
+from services.teacher_scorer.fair_queue import Scored
 from services.teacher_scorer.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class Servicer(TeacherScorerServicer):
         try:
             return await self._score(request, context.peer())
         except CalopdError as error:
-            metrics.refused.labels(type(error).__name__).inc()
+            prometheus.refused.labels(type(error).__name__).inc()
             await context.abort(STATUS[type(error)], str(error))
             raise AssertionError("abort raises") from None
 
@@ -104,7 +104,7 @@ class Servicer(TeacherScorerServicer):
         try:
             return await self._score(request, client)
         except CalopdError as error:
-            metrics.refused.labels(type(error).__name__).inc()
+            prometheus.refused.labels(type(error).__name__).inc()
             code = STATUS[type(error)].value[0]
             return pb.ScoreResponse(trajectory_id=request.trajectory_id, error=str(error), error_code=code)
 
@@ -119,7 +119,7 @@ class Servicer(TeacherScorerServicer):
             scored = await self._scheduler.score(sequences, client=client)
             start = time.perf_counter()
             message = self._message(request, sequences, scored)
-            metrics.phase_seconds.labels("encode").inc(time.perf_counter() - start)
+            prometheus.phase_seconds.labels("encode").inc(time.perf_counter() - start)
             return message
         finally:
             self._open -= 1
@@ -141,7 +141,7 @@ class Servicer(TeacherScorerServicer):
         for item in request.contexts:
             # Only names we know become labels: a client must not fill Prometheus.
             label = item.name if item.name in KNOWN_CONTEXTS else "other"
-            metrics.tokens.labels(label).inc(len(sequences[0].response_ids))
+            prometheus.tokens.labels(label).inc(len(sequences[0].response_ids))
         first = scored[0].scores
         top_k = None
         if first.top_ids is not None and first.top_logprobs is not None:
@@ -154,7 +154,7 @@ class Servicer(TeacherScorerServicer):
             top_k=top_k,
             entropy=first.entropy,
         )
-        return wire.scores_to_message(request.trajectory_id, scores)
+        return convert.scores_to_message(request.trajectory_id, scores)
 
     def _validated(self, request: pb.ScoreRequest) -> list[SequenceToScore]:
         limits = self._limits
@@ -181,7 +181,7 @@ class Servicer(TeacherScorerServicer):
         return sequences
 
     def _ids(self, raw: bytes, what: str) -> np.ndarray:
-        ids = wire.from_bytes(raw, wire.IDS, what)
+        ids = convert.from_bytes(raw, convert.IDS, what)
         if not len(ids):
             raise InvalidRequest(f"{what} is empty, expected at least one id")
         if ids.min() < 0 or ids.max() >= self._engine.vocabulary_size:
@@ -202,13 +202,13 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler:
         given = dict(handler_call_details.invocation_metadata or ()).get("authorization", "")
-        if not handler_call_details.method.startswith("/calopd.") or access.is_valid(str(given), self._expected):
+        if not handler_call_details.method.startswith("/calopd.") or auth.is_valid(str(given), self._expected):
             return await continuation(handler_call_details)
         return _refuse(handler_call_details.method.endswith("Stream"))
 
 
 def _refuse(streaming: bool) -> grpc.RpcMethodHandler:
-    metrics.refused.labels("Unauthenticated").inc()
+    prometheus.refused.labels("Unauthenticated").inc()
     message = "no or wrong token: send the metadata `authorization: Bearer <CALOPD_TOKEN>`"
 
     async def unary(request: Any, context: Any) -> Any:

@@ -13,11 +13,11 @@ COMPARISON = re.compile(r"(?<![=!<>~])(==|!=|<=|>=|<|>)(?![=~])(?!\s*bool)")
 
 def exported() -> set[str]:
     """Every series name that a service or its client may show."""
-    from calopd import clients  # noqa: F401  declares its counter
-    from services.learner import metrics as learner
-    from services.learner.watch import Watch
-    from services.rollout import metrics as rollout  # noqa: F401
-    from services.teacher_scorer import metrics as teacher  # noqa: F401
+    from calopd.transport import teacher_client  # noqa: F401  declares its counter
+    from services.learner import prometheus as learner
+    from services.learner.queue_watch import Watch
+    from services.rollout import prometheus as rollout  # noqa: F401
+    from services.teacher_scorer import prometheus as teacher  # noqa: F401
 
     names = {name for name, _ in learner.STEP_METRICS.values()}
     nowhere = Watch("redis://127.0.0.1:1/0", "none", {})

@@ -155,7 +155,7 @@ def _call_without_a_token(stack: Stack) -> None:
     """Nobody gets in; and the teacher counts it as refused."""
     script = """
 import grpc
-from calopd.v1 import teacher_scorer_pb2 as pb, teacher_scorer_pb2_grpc as service
+from calopd.transport.v1 import teacher_scorer_pb2 as pb, teacher_scorer_pb2_grpc as service
 try:
     service.TeacherScorerStub(grpc.insecure_channel("teacher:50051")).Describe(pb.DescribeRequest(), timeout=60)
 except grpc.RpcError as error:
@@ -181,7 +181,7 @@ def _targets_are_scraped(stack: Stack) -> None:
 def _the_run_is_whole(stack: Stack) -> None:
     """Every trajectory counted once; the report can be written from what the containers left."""
     script = (
-        "python -m calopd report /runs/demo >&2; cat /runs/demo/metrics.jsonl; tail -c 2000 /runs/demo/summary.json"
+        "python -m calopd.cli report /runs/demo >&2; cat /runs/demo/metrics.jsonl; tail -c 2000 /runs/demo/summary.json"
     )
     container = stack.container("teacher-cpu")
     lines = images.docker("exec", container, "cat", "/runs/demo/metrics.jsonl").splitlines()

@@ -11,13 +11,13 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from calopd.config import Config
-from calopd.preflight import ports
-from calopd.rundir import read_lines
+from calopd.config.preflight import ports
+from calopd.rundir.files import read_lines
 from tests.services.processes import ROOT
 
 
 def start(*arguments: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "calopd", "run", *arguments]
+    command = [sys.executable, "-m", "calopd.cli", "run", *arguments]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

@@ -19,7 +19,7 @@ SMALL += ["--max-prompt-tokens", "256", "--in-flight", "4", "--engine", "torch"]
 
 
 def start(*words: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "calopd", "eval", *words]
+    command = [sys.executable, "-m", "calopd.cli", "eval", *words]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from calopd.config import Config, load_config
-from calopd.rundir import read_lines
+from calopd.rundir.files import read_lines
 from tests.e2e.runs import check_finished, finish, settings_of, start
 from tests.services.processes import ROOT
 
@@ -135,8 +135,8 @@ def test_a_share_of_the_tokens_can_be_selected(tiny, how):
 
 
 TENTH = """
-from calopd.methods import cal_opd
-from calopd.methods.base import Method
+from calopd.core.methods import cal_opd
+from calopd.core.methods.base import Method
 
 def advantage(tokens, settings):
     return 0.5 * cal_opd.advantage(tokens, settings)
@@ -151,7 +151,7 @@ def test_a_tenth_method_is_one_file(tiny, tmp_path, undisturbed):
     try:
         _, (first, _) = train(tiny, "half_cal", f'method.file="{file}"')
     finally:
-        from calopd.methods import METHODS
+        from calopd.core.methods import METHODS
 
         METHODS.pop("half_cal", None)
     other = read_lines(undisturbed.run_dir / "metrics.jsonl")[0]

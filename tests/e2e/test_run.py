@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from calopd.config import Config, load_config
-from calopd.rundir import read_lines
+from calopd.rundir.files import read_lines
 from tests.e2e.conftest import STEPS
 from tests.e2e.runs import check_finished, check_model, finish, settings_of, start
 from tests.services.processes import ROOT
@@ -223,10 +223,10 @@ def test_an_error_of_a_service_ends_the_run_with_its_line(tiny, tmp_path):
 def test_help_is_instant_and_imports_nothing_heavy():
     code = """
 import sys
-import calopd.cli
+import calopd.cli.main
 sys.argv = ["calopd", "--help"]
 try:
-    calopd.cli.main()
+    calopd.cli.main.main()
 finally:
     assert "torch" not in sys.modules and "grpc" not in sys.modules
 """

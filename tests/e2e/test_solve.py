@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from calopd.answers import is_correct
-from calopd.data import load_problems
+from calopd.data.answers import is_correct
+from calopd.data.problems import load_problems
 from tests.services.processes import ROOT
 
 pytestmark = pytest.mark.slow
@@ -15,7 +15,7 @@ DEMO = ROOT / "examples" / "demo"
 
 
 def run(*words: str) -> str:
-    command = [sys.executable, "-m", "calopd", "data", "solve", *words]
+    command = [sys.executable, "-m", "calopd.cli", "data", "solve", *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     return done.stdout

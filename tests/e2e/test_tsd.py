@@ -11,8 +11,8 @@ import numpy as np
 import psutil
 import pytest
 
-from calopd.tsd.analyze import analyze
-from calopd.tsd.study import Study
+from calopd.study.analyze import analyze
+from calopd.study.shards import Study
 from tests.conftest import free_port
 from tests.services.processes import ROOT
 
@@ -26,7 +26,7 @@ def collect(out: Path, *words: str, rollouts: int = ROLLOUTS) -> "subprocess.Pop
         "rollout.engine": "torch", "rollout.max_in_flight": 4, "rollout.threads": 1, "teacher.threads": 1,
         "teacher.port": free_port(), "teacher.metrics_port": free_port(),
     }  # fmt: skip
-    command = [sys.executable, "-m", "calopd", "tsd", "collect", "configs/demo.toml", "-o", str(out), *words]
+    command = [sys.executable, "-m", "calopd.cli", "tsd", "collect", "configs/demo.toml", "-o", str(out), *words]
     command += ["--rollouts", str(rollouts), "--shard-tokens", "300"]
     command += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

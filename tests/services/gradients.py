@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from calopd.losses import LossAggMode, denominator
-from calopd.queue import Arrival
-from calopd.sections import Learner, MethodSection
-from calopd.types import Sample, Sampling, Scores, Ticket, Trajectory
+from calopd.config.sections import Learner, MethodSection
+from calopd.core.losses import LossAggMode, denominator
+from calopd.core.types import Sample, Sampling, Scores, Ticket, Trajectory
+from calopd.transport.redis_queue import Arrival
 from services.learner.accumulator import Accumulator
 from services.learner.feed import Cutter
 from services.learner.ranks import Ranks

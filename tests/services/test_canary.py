@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from calopd.errors import InvalidRequest, Overloaded, UnhealthyTeacher
-from calopd.v1 import teacher_scorer_pb2 as pb
+from calopd.core.errors import InvalidRequest, Overloaded, UnhealthyTeacher
+from calopd.transport.v1 import teacher_scorer_pb2 as pb
 from services.teacher_scorer.canary import Canary
-from services.teacher_scorer.engine import SequenceToScore
+from services.teacher_scorer.engines.scoring_engine import SequenceToScore
+from services.teacher_scorer.engines.torch_scorer import TorchEngine
 from services.teacher_scorer.scheduler import Scheduler
 from services.teacher_scorer.servicer import STATUS, Limits, Servicer
-from services.teacher_scorer.torch_engine import TorchEngine
 
 IDS = np.random.default_rng(0).integers(3, 390, 120, np.int32)
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from calopd.losses import LOSS_AGG_MODES, clamp_advantage, step_loss
-from calopd.methods import METHODS
-from calopd.types import MethodSettings, TokenBatch
+from calopd.core.losses import LOSS_AGG_MODES, clamp_advantage, step_loss
+from calopd.core.methods import METHODS
+from calopd.core.types import MethodSettings, TokenBatch
 from tests.services.gradients import Case, trajectories
 from tests.services.processes import ROOT
 

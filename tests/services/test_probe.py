@@ -17,8 +17,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from calopd import access, probe
-from calopd.errors import ConfigError
+from calopd.core.errors import ConfigError
+from calopd.transport import auth
+from calopd.transport import health_check as probe
 from tests.conftest import free_port
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -31,7 +32,7 @@ def healthy_server(status: int = SERVING) -> Iterator[str]:
     servicer.set("", status)
     server = grpc.server(ThreadPoolExecutor(2))
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
-    address, credentials = f"127.0.0.1:{free_port()}", access.server_credentials()
+    address, credentials = f"127.0.0.1:{free_port()}", auth.server_credentials()
     server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
     server.start()
     yield address
@@ -59,7 +60,7 @@ def make_certificates(folder: Path) -> dict[str, str]:
     (folder / "cert").write_bytes(certificate(key.public_key(), name, False))
     pem = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     (folder / "key").write_bytes(key.private_bytes(*pem))
-    return {variable: str(folder / variable.rpartition("_")[2].lower()) for variable in access.TLS_FILES}
+    return {variable: str(folder / variable.rpartition("_")[2].lower()) for variable in auth.TLS_FILES}
 
 
 def test_a_serving_server_is_well_and_another_is_not():
@@ -70,7 +71,7 @@ def test_a_serving_server_is_well_and_another_is_not():
 
 
 def test_the_command_says_what_is_wrong():
-    command = [sys.executable, "-m", "calopd.probe", "http", f"http://127.0.0.1:{free_port()}/healthz"]
+    command = [sys.executable, "-m", "calopd.transport.health_check", "http", f"http://127.0.0.1:{free_port()}/healthz"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 1
     assert "refused" in done.stderr
@@ -88,7 +89,7 @@ def test_mutual_tls_lets_in_only_certificates_of_the_authority(tmp_path, monkeyp
         monkeypatch.setenv("CALOPD_TLS_KEY", theirs["CALOPD_TLS_KEY"])
         with pytest.raises(grpc.RpcError):
             probe.grpc_is_well(address)
-        for variable in access.TLS_FILES:
+        for variable in auth.TLS_FILES:
             monkeypatch.delenv(variable)
         with pytest.raises(grpc.RpcError):
             probe.grpc_is_well(address)
@@ -97,8 +98,8 @@ def test_mutual_tls_lets_in_only_certificates_of_the_authority(tmp_path, monkeyp
 def test_half_of_the_tls_settings_are_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("CALOPD_TLS_CA", str(tmp_path / "ca"))
     with pytest.raises(ConfigError, match="CALOPD_TLS_CERT"):
-        access.server_credentials()
-    for variable in access.TLS_FILES:
+        auth.server_credentials()
+    for variable in auth.TLS_FILES:
         monkeypatch.setenv(variable, str(tmp_path / "missing"))
     with pytest.raises(ConfigError, match="cannot read"):
-        access.channel_credentials()
+        auth.channel_credentials()

@@ -8,10 +8,10 @@ import time
 import numpy as np
 import pytest
 
-from calopd import embedded
-from calopd.queue import Claim, Depth, Queue, connect
-from calopd.types import Sample, Sampling, Scores, Ticket, TopK, Trajectory
-from services.learner.watch import Watch
+from calopd.core.types import Sample, Sampling, Scores, Ticket, TopK, Trajectory
+from calopd.local import embedded_redis
+from calopd.transport.redis_queue import Claim, Depth, Queue, connect
+from services.learner.queue_watch import Watch
 
 
 def ticket(index: int, batch: str = "step-000000") -> Ticket:
@@ -203,7 +203,7 @@ def test_nothing_is_lost_when_the_server_is_killed(redis_server, queue):
     assert queue.commit(first, trajectory(first.ticket))
     redis_server.kill()
     redis_server.start()
-    embedded.wait_until_ready(redis_server.url)
+    embedded_redis.wait_until_ready(redis_server.url)
     assert [arrival.index for arrival in queue.arrivals("step-000000")] == [first.ticket.index]
     assert len(queue.own_claims("a")) == 2
     assert queue.commit(second, trajectory(second.ticket))

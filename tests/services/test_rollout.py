@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from calopd import embedded
 from calopd.config import load_config
-from calopd.queue import Arrival, Queue, connect
-from calopd.rundir import ensure_run_id
-from calopd.types import Sampling, Ticket
-from calopd.weights import publish_policy
+from calopd.core.types import Sampling, Ticket
+from calopd.local import embedded_redis
+from calopd.rundir.files import ensure_run_id
+from calopd.rundir.policies import publish_policy
+from calopd.transport.redis_queue import Arrival, Queue, connect
 from tests.conftest import Server, free_port
 from tests.services.processes import service, wait_until_serving
 
@@ -70,7 +70,9 @@ def wait(condition: Callable[[], bool], seconds: float = 90) -> None:
 @pytest.fixture(scope="module")
 def replica(tiny):
     port = free_port()
-    server = Server(embedded.server_command(tiny.root / "redis", port, "secret"), embedded.server_url(port, "secret"))
+    server = Server(
+        embedded_redis.server_command(tiny.root / "redis", port, "secret"), embedded_redis.server_url(port, "secret")
+    )
     server.start()
     file = tiny.write_config("rollout")
     config = load_config(file, environ={})

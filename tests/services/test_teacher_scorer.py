@@ -17,14 +17,14 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from hypothesis import HealthCheck, given, settings
 from transformers import AutoModelForCausalLM
 
-from calopd import wire
-from calopd.clients import TeacherClient
 from calopd.config import Config, load_config
-from calopd.errors import InvalidRequest, VocabularyMismatch
-from calopd.tokens import load_tokenizer, vocabulary
-from calopd.types import Scores
-from calopd.v1 import teacher_scorer_pb2 as pb
-from calopd.v1.teacher_scorer_pb2_grpc import TeacherScorerStub
+from calopd.core.errors import InvalidRequest, VocabularyMismatch
+from calopd.core.types import Scores
+from calopd.models.tokenizers import load_tokenizer, vocabulary
+from calopd.transport import convert
+from calopd.transport.teacher_client import TeacherClient
+from calopd.transport.v1 import teacher_scorer_pb2 as pb
+from calopd.transport.v1.teacher_scorer_pb2_grpc import TeacherScorerStub
 from tests.services.processes import service, wait_until_serving
 
 pytestmark = pytest.mark.slow
@@ -158,7 +158,9 @@ def test_a_gate_brings_the_top_k_only_of_undecided_positions(any_teacher, model)
 
 
 def test_the_stream_answers_each_request_and_survives_a_bad_one(teacher):
-    requests = [wire.score_request(str(i), ids, contexts, 0, False) for i, (contexts, ids) in enumerate(ragged(2, 10))]
+    requests = [
+        convert.score_request(str(i), ids, contexts, 0, False) for i, (contexts, ids) in enumerate(ragged(2, 10))
+    ]
     requests[4].response_ids = b""
 
     with grpc.insecure_channel(teacher.address) as channel:
@@ -171,7 +173,9 @@ def test_the_stream_answers_each_request_and_survives_a_bad_one(teacher):
 
 
 def test_the_stream_answers_a_client_that_waits_for_each_answer(teacher):
-    requests = [wire.score_request(str(i), ids, contexts, 0, False) for i, (contexts, ids) in enumerate(ragged(4, 3))]
+    requests = [
+        convert.score_request(str(i), ids, contexts, 0, False) for i, (contexts, ids) in enumerate(ragged(4, 3))
+    ]
 
     async def converse() -> list[str]:
         seen = []
@@ -186,7 +190,7 @@ def test_the_stream_answers_a_client_that_waits_for_each_answer(teacher):
     assert asyncio.run(converse()) == ["0", "1", "2"]
 
 
-IDS = wire.to_bytes(np.array([5, 6, 7]), wire.IDS)
+IDS = convert.to_bytes(np.array([5, 6, 7]), convert.IDS)
 
 
 def context(name: str = "c0", ids: bytes = IDS) -> pb.Context:
@@ -202,8 +206,14 @@ def context(name: str = "c0", ids: bytes = IDS) -> pb.Context:
         (pb.ScoreRequest(response_ids=b"", contexts=[context()]), "response_ids is empty"),
         (pb.ScoreRequest(response_ids=IDS, contexts=[context(ids=b"")]), "prompt_ids of context 'c0' is empty"),
         (pb.ScoreRequest(response_ids=IDS[:-1], contexts=[context()]), "has 11 bytes, expected a multiple of 4"),
-        (pb.ScoreRequest(response_ids=wire.to_bytes(np.array([400]), wire.IDS), contexts=[context()]), "the id 400"),
-        (pb.ScoreRequest(response_ids=wire.to_bytes(np.array([-1]), wire.IDS), contexts=[context()]), "the id -1"),
+        (
+            pb.ScoreRequest(response_ids=convert.to_bytes(np.array([400]), convert.IDS), contexts=[context()]),
+            "the id 400",
+        ),
+        (
+            pb.ScoreRequest(response_ids=convert.to_bytes(np.array([-1]), convert.IDS), contexts=[context()]),
+            "the id -1",
+        ),
         (pb.ScoreRequest(response_ids=IDS * 400, contexts=[context()]), "the limit is 1024"),
         (pb.ScoreRequest(response_ids=IDS, contexts=[context()], top_k=65), "the limit is 64"),
     ],
@@ -277,7 +287,7 @@ def test_reflection_names_the_service(teacher):
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
         request = reflection_pb2.ServerReflectionRequest(list_services="")
         (answer,) = stub.ServerReflectionInfo(iter([request]))
-    assert "calopd.v1.TeacherScorer" in {service.name for service in answer.list_services_response.service}
+    assert "calopd.transport.v1.TeacherScorer" in {service.name for service in answer.list_services_response.service}
 
 
 def test_a_student_of_another_vocabulary_is_refused(teacher, tiny):

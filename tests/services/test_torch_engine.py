@@ -14,10 +14,10 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
-from calopd.errors import EngineFailed
-from services.teacher_scorer.engine import SequenceToScore
+from calopd.core.errors import EngineFailed
+from services.teacher_scorer.engines.scoring_engine import SequenceToScore
+from services.teacher_scorer.engines.torch_scorer import TorchEngine
 from services.teacher_scorer.scheduler import Scheduler
-from services.teacher_scorer.torch_engine import TorchEngine
 
 SMALL = {
     "vocab_size": 400, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,

@@ -7,10 +7,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from calopd.types import Sample, Sampling
-from calopd.weights import policy_dir, publish_policy
-from services.rollout.engine import SampleRequest, SamplingEngine, WrongPolicy
-from services.rollout.torch_engine import TorchBackend
+from calopd.core.types import Sample, Sampling
+from calopd.rundir.policies import policy_dir, publish_policy
+from services.rollout.engines.torch_sampler import TorchBackend
+from services.rollout.sampler import SampleRequest, SamplingEngine, WrongPolicy
 
 
 @pytest.fixture(scope="module")

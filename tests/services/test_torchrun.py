@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from calopd.entry import CONFIG_ERROR_EXIT
+from calopd.local.entry_point import CONFIG_ERROR_EXIT
 from tests.services.processes import ROOT
 
 

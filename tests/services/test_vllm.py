@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from calopd.weights import policy_dir, publish_policy
+from calopd.rundir.policies import policy_dir, publish_policy
 from tests.services.processes import ROOT
 
 pytestmark = pytest.mark.slow

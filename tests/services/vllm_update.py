@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
-from calopd.devices import set_vllm_environment
-from calopd.logprobs import score_targets
-from calopd.types import Sample, Sampling
-from calopd.weights import load_policy
-from services.rollout.engine import SampleRequest, SamplingEngine
-from services.rollout.vllm_engine import VllmBackend
+from calopd.core.lm_head import score_targets
+from calopd.core.types import Sample, Sampling
+from calopd.models.devices import set_vllm_environment
+from calopd.rundir.policies import load_policy
+from services.rollout.engines.vllm_sampler import VllmBackend
+from services.rollout.sampler import SampleRequest, SamplingEngine
 
 
 def deviation(model: torch.nn.Module, requests: list[SampleRequest], samples: list[Sample]) -> float:

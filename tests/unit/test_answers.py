@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.answers import rows
-from calopd.answers import answer_key, answered_after_think, is_correct, last_boxed
-from calopd.answers import judge as judges
+from calopd.data.answers import answer_key, answered_after_think, is_correct, last_boxed
+from calopd.data.answers import judge as judges
 from tests.answer_forms import forms
 from tests.services.processes import ROOT
 
@@ -151,6 +151,6 @@ def test_ten_thousand_odd_answers_neither_hang_nor_crash(monkeypatch):
 
 def test_it_works_in_a_script_without_a_guard(tmp_path):
     script = tmp_path / "script.py"
-    script.write_text("from calopd.answers import is_correct\nprint(is_correct(r'\\boxed{x+1}', '1+x'))")
+    script.write_text("from calopd.data.answers import is_correct\nprint(is_correct(r'\\boxed{x+1}', '1+x'))")
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
     assert done.stdout == "True\n", done.stderr

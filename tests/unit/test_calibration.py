@@ -4,9 +4,9 @@ import torch
 from hypothesis import given
 from hypothesis.extra.numpy import arrays
 
-from calopd.calibration import calibrated_advantage, retained_ratio, tsd_region, zero_ratio
-from calopd.methods import METHODS, opd_advantage
-from calopd.types import MethodSettings, TokenBatch
+from calopd.core.calibration import calibrated_advantage, retained_ratio, tsd_region, zero_ratio
+from calopd.core.methods import METHODS, opd_advantage
+from calopd.core.types import MethodSettings, TokenBatch
 
 STUDENT = torch.tensor([-2.0, -2, -1, -1, -1, -1], dtype=torch.float64)
 TEACHER = torch.tensor([-1.0, -1, -2, -2, -1, -1.5], dtype=torch.float64)

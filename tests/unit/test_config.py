@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from calopd.config import check_resumable, load_config
-from calopd.errors import ConfigError
+from calopd.core.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 MINIMAL = """

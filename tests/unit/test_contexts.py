@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from transformers import GenerationConfig
 
-from calopd.contexts import (
+from calopd.core.contexts import (
     BASE,
     INTERVENTIONS,
     check_intervention,
@@ -15,9 +15,10 @@ from calopd.contexts import (
     unrelated_solution,
     wrong_answer,
 )
-from calopd.errors import ConfigError, VocabularyMismatch
-from calopd.tokens import Prompts, check_same_vocabulary, stop_ids, vocabulary
-from calopd.types import Problem
+from calopd.core.errors import ConfigError, VocabularyMismatch
+from calopd.core.types import Problem
+from calopd.models.prompts import Prompts
+from calopd.models.tokenizers import check_same_vocabulary, stop_ids, vocabulary
 from tests.tiny import make_tokenizer
 
 PROBLEM = Problem("a", "How much is 1+2?", "3", "1+2=3")

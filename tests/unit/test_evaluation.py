@@ -9,17 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calopd.errors import ConfigError
-from calopd.evaluation import tables
+from calopd.core.errors import ConfigError
+from calopd.core.statistics import average, bootstrap, difference, majority_score
+from calopd.core.types import Problem
+from calopd.evaluation import accuracy_tables
 from calopd.evaluation.benchmarks import Benchmark, load_benchmark, load_benchmarks
-from calopd.evaluation.compare import compare
+from calopd.evaluation.evaluated_models import resolve
+from calopd.evaluation.evaluation_page import write_page
 from calopd.evaluation.job import Job, Settings, journal_file, load_job, sample_seed
-from calopd.evaluation.models import resolve
-from calopd.evaluation.page import write_page
+from calopd.evaluation.paired_comparison import compare
 from calopd.evaluation.results import MEAN, read_results, write_results
-from calopd.evaluation.statistics import average, bootstrap, difference, majority_score
-from calopd.rundir import Journal
-from calopd.types import Problem
+from calopd.rundir.files import Journal
 
 
 def test_the_bootstrap_agrees_with_the_normal_interval():
@@ -163,13 +163,13 @@ def test_the_comparison_has_the_papers_layout(tmp_path):
 
 def test_exports(tmp_path):
     comparison = compare(results_of(tmp_path, student=0.3, cal_opd=0.6, teacher=1.0))
-    text = tables.markdown(comparison)
+    text = accuracy_tables.markdown(comparison)
     assert text.splitlines()[0] == "| Model / Method | easy | hard | Avg. |"
     assert "| cal_opd | **" in text
-    rows = list(csv.DictReader(io.StringIO(tables.csv_text(comparison))))
+    rows = list(csv.DictReader(io.StringIO(accuracy_tables.csv_text(comparison))))
     assert len(rows) == 9
     assert float(rows[-1]["gain_low"]) < float(rows[-1]["gain"]) < float(rows[-1]["gain_high"])
-    tex = tables.latex(comparison)
+    tex = accuracy_tables.latex(comparison)
     assert "cal\\_opd & $\\mathbf{" in tex
     assert tex.count("\\\\") == 4
 

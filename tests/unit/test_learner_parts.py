@@ -4,10 +4,10 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from calopd.data import load_all, load_problems, training_order
-from calopd.errors import ConfigError
-from calopd.queue import Arrival
-from services.learner.evaluation import gain_interval
+from calopd.core.errors import ConfigError
+from calopd.data.problems import load_all, load_problems, training_order
+from calopd.transport.redis_queue import Arrival
+from services.learner.evaluations import gain_interval
 from services.learner.feed import Cutter
 from services.learner.schedule import learning_rate
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from calopd.logprobs import policy_objective, score_targets
+from calopd.core.lm_head import policy_objective, score_targets
 
 T, V, H = 37, 211, 16
 

@@ -3,9 +3,9 @@ import pytest
 import torch
 from hypothesis import given
 
-from calopd.losses import LOSS_AGG_MODES, clamp_advantage, denominator, step_loss, token_weights
-from calopd.methods import METHODS
-from calopd.types import MethodSettings, TokenBatch
+from calopd.core.losses import LOSS_AGG_MODES, clamp_advantage, denominator, step_loss, token_weights
+from calopd.core.methods import METHODS
+from calopd.core.types import MethodSettings, TokenBatch
 
 STUDENT = torch.tensor([-2, -1, -0.5, -0.2, -12.5], dtype=torch.float64)
 TEACHER = torch.tensor([-1, -2, -0.4, -0.9, -0.5], dtype=torch.float64)

@@ -9,14 +9,14 @@ import torch
 from hypothesis import given
 
 from calopd.config import load_config
-from calopd.errors import ConfigError
-from calopd.logprobs import ForwardKL, policy_objective
-from calopd.losses import LOSS_AGG_MODES, clamp_advantage, denominator, step_loss, token_weights
-from calopd.methods import METHODS
-from calopd.methods.eopd import forward_kl_targets
-from calopd.methods.uni_opd import balanced, shifts
-from calopd.selection import select_tokens
-from calopd.types import MethodSettings, StepFacts, TokenBatch
+from calopd.core.errors import ConfigError
+from calopd.core.lm_head import ForwardKL, policy_objective
+from calopd.core.losses import LOSS_AGG_MODES, clamp_advantage, denominator, step_loss, token_weights
+from calopd.core.methods import METHODS
+from calopd.core.methods.eopd import forward_kl_targets
+from calopd.core.methods.uni_opd import balanced, shifts
+from calopd.core.token_selection import select_tokens
+from calopd.core.types import MethodSettings, StepFacts, TokenBatch
 
 NO_PROBES = torch.empty(0, 0)
 
@@ -288,8 +288,8 @@ def test_random_selection_is_seeded_and_never_empty():
 
 
 MINE = """
-from calopd.methods import cal_opd
-from calopd.methods.base import Method
+from calopd.core.methods import cal_opd
+from calopd.core.methods.base import Method
 
 def advantage(tokens, settings):
     return 0.5 * cal_opd.advantage(tokens, settings)

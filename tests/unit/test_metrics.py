@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from calopd.calibration import Region
-from calopd.logprobs import HeadScores
-from calopd.metrics import StepSums, top_k_overlap
+from calopd.core.calibration import Region
+from calopd.core.lm_head import HeadScores
+from calopd.core.step_metrics import StepSums, top_k_overlap
 
 
 def test_overlap_is_the_worked_one():

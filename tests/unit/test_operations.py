@@ -4,11 +4,11 @@ import sys
 
 import pytest
 
-from calopd import fetch
+from calopd.cli import download
 from calopd.config import keep_with_run, load_config
-from calopd.errors import ConfigError
-from calopd.telemetry import metrics_of_run
-from services.learner import metrics
+from calopd.core.errors import ConfigError
+from calopd.tracking.exposition import metrics_of_run
+from services.learner import prometheus
 from services.learner.status import Status
 
 TOML = """
@@ -50,16 +50,16 @@ def test_policies_may_have_a_volume_of_their_own(config_file, tmp_path):
 def test_waiting_for_models_ends_when_all_are_there(config_file, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "models"))
     monkeypatch.setattr(sys, "argv", ["fetch", "--config", str(config_file), "--wait"])
-    fetch.marker("Qwen/Qwen3-1.7B").parent.mkdir(parents=True)
-    fetch.marker("Qwen/Qwen3-1.7B").touch()
-    fetch.main()
+    download.marker("Qwen/Qwen3-1.7B").parent.mkdir(parents=True)
+    download.marker("Qwen/Qwen3-1.7B").touch()
+    download.main()
     assert "a folder, nothing to download" in capsys.readouterr().out
 
 
 def test_metrics_say_of_which_run_they_are_and_nothing_that_was_not_measured():
     line = {"step": 3, "retained_ratio": 0.6, "region_width": None, "deviation_eval+": 0.25, "tokens": 10,
             "tickets_used": 2, "tickets_missing": 0}  # fmt: skip
-    metrics.record(line)
+    prometheus.record(line)
     status = Status("mine", steps=5)
     status.phase = "waiting for trajectories"
     page = metrics_of_run("mine").decode()

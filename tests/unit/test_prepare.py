@@ -4,11 +4,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from calopd.cli import parser
-from calopd.data import load_problems
-from calopd.data_commands import negatives
-from calopd.errors import ConfigError
-from calopd.prepare import PREFIX, SUFFIX, prepare
+from calopd.cli.data import negatives
+from calopd.cli.main import parser
+from calopd.core.errors import ConfigError
+from calopd.data.prepare import PREFIX, SUFFIX, prepare
+from calopd.data.problems import load_problems
 from tests.tiny import make_problems, make_tokenizer
 
 

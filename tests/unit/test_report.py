@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import tomli_w
 
-from calopd.report import write_report
-from calopd.report.curves import PAPER_LABEL, groups
-from calopd.report.trajectories import deviation_class, kept_class, visible
+from calopd.pages.report import write_report
+from calopd.pages.report.curves import PAPER_LABEL, groups
+from calopd.pages.report.trajectories import deviation_class, kept_class, visible
 
 CONFIG: dict[str, dict[str, Any]] = {
     "run": {"name": "tiny", "steps": 3},

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from calopd.errors import UnhealthyTeacher
-from calopd.health import check_scores
-from services.teacher_scorer.engine import SequenceToScore
-from services.teacher_scorer.fairness import FairQueue, Request, tokens_of
-from services.teacher_scorer.packing import MAX_PADDING, pack
+from calopd.core.errors import UnhealthyTeacher
+from calopd.core.score_checks import check_scores
+from services.teacher_scorer.engines.packing import MAX_PADDING, pack
+from services.teacher_scorer.engines.scoring_engine import SequenceToScore
+from services.teacher_scorer.fair_queue import FairQueue, Request, tokens_of
 
 SEQUENCES = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=12), min_size=1, max_size=12)
 

@@ -6,11 +6,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calopd.calibration import calibrated_advantage, retained_ratio, tsd_region, zero_ratio
-from calopd.tsd.forms import form_table, kind, shared, surface_form
-from calopd.tsd.metrics import ARRAYS, Plan, StudySums, TokenColumns
-from calopd.tsd.relaxation import GRID
-from calopd.tsd.summary import consistency, prevalence, retention
+from calopd.core.calibration import calibrated_advantage, retained_ratio, tsd_region, zero_ratio
+from calopd.core.tsd.deviation_sums import ARRAYS, Plan, StudySums, TokenColumns
+from calopd.core.tsd.relaxation import GRID
+from calopd.core.tsd.summary import consistency, prevalence, retention
+from calopd.core.tsd.token_forms import form_table, kind, shared, surface_form
 
 CONTEXTS = ("inst+", "inst-", "eval+", "eval-", "own")
 VOCABULARY = 7

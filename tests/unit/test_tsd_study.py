@@ -7,14 +7,14 @@ import re
 import numpy as np
 import pytest
 
-from calopd.errors import ConfigError
-from calopd.tsd.advise import advise
-from calopd.tsd.analyze import analyze
-from calopd.tsd.compare import write_comparison
-from calopd.tsd.page import write_page
-from calopd.tsd.recorded import RecordedFile, import_scored
-from calopd.tsd.study import Rollout, Scored, Study, rollouts_of
-from calopd.types import Problem
+from calopd.core.errors import ConfigError
+from calopd.core.types import Problem
+from calopd.study.advise import advise
+from calopd.study.analyze import analyze
+from calopd.study.comparison_page import write_comparison
+from calopd.study.recorded_rollouts import RecordedFile, import_scored
+from calopd.study.shards import Rollout, Scored, Study, rollouts_of
+from calopd.study.study_page import write_page
 
 CONTEXTS = ["c0", "inst+", "inst-", "eval+", "eval-", "sol+", "sol-"]
 WORDS = ["wait", " Wait", "7", "+", "</script>", "\n", " so"]
@@ -60,7 +60,7 @@ def test_a_shard_gives_back_what_was_written(study):
 
 
 def test_counts_are_exact_and_the_bytes_always_the_same(study, tmp_path, monkeypatch):
-    monkeypatch.setattr("calopd.tsd.analyze.WORTH_PROCESSES", 0)
+    monkeypatch.setattr("calopd.study.analyze.WORTH_PROCESSES", 0)
     analysis = analyze(study.directory, processes=2)
     first = (study.directory / "analysis.json").read_bytes()
     parts = [scored(index, 400 + index) for index in range(12)]

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from calopd.errors import PolicyError
-from calopd.weights import load_policy, policy_dir, prune_policies, publish_policy, verify_policy
+from calopd.core.errors import PolicyError
+from calopd.rundir.policies import load_policy, policy_dir, prune_policies, publish_policy, verify_policy
 
 
 def test_a_published_policy_is_verified_and_comes_back(tmp_path):

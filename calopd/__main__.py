@@ -1,5 +1,0 @@
-"""python -m calopd"""
-
-from calopd.cli import main
-
-main()

@@ -1,0 +1,1 @@
+"""The `calopd` command: one file per command."""

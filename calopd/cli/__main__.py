@@ -1,0 +1,5 @@
+"""python -m calopd.cli"""
+
+from calopd.cli.main import main
+
+main()

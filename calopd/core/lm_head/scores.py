@@ -1,0 +1,169 @@
+"""From hidden states to log-probabilities without ever holding [T, V]: the LM head in parts, float32 log-sum-exp.
+
+Most of the cost of a naive head is page faults on freshly allocated logits, so one buffer is used again and again.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+SAFE_LOG = 40.0
+"""A sum of exponentials within exp(+-40) has neither overflowed float32 nor lost terms to underflow."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadScores:
+    logprobs: Tensor
+    """[T], of the target tokens."""
+    top_ids: Tensor | None = None
+    """[T, K]."""
+    top_logprobs: Tensor | None = None
+    entropy: Tensor | None = None
+    """[T], over the whole vocabulary, in nats."""
+    top_positions: Tensor | None = None
+    """[P]: the rows that `top_ids` and `top_logprobs` are of; None = all."""
+    forward_kl: Tensor | None = None
+    """[T], where it was asked for."""
+
+
+@torch.no_grad()
+def score_targets(
+    hidden_TH: Tensor,
+    weight_VH: Tensor,
+    targets_T: Tensor,
+    *,
+    top_k: int = 0,
+    entropy: bool = False,
+    top_k_min_entropy: float | None = None,
+    rows: int = 512,
+    tile: int = 4_096,
+) -> HeadScores:
+    """Log-probabilities of `targets_T` under softmax(hidden @ weight^T), in tiles of `rows` x `tile` of the vocabulary.
+
+    With `top_k_min_entropy`, the top-k is that of rows whose entropy exceeds it.
+    """
+    wants_entropy = entropy or top_k_min_entropy is not None
+    count, size = len(hidden_TH), len(weight_VH)
+    buffer = torch.empty(min(rows, count) * min(tile, size), device=hidden_TH.device)
+    spare = torch.empty_like(buffer) if wants_entropy else None
+    parts = []
+    for start in range(0, count, rows):
+        hidden, targets = hidden_TH[start : start + rows], targets_T[start : start + rows]
+        own = torch.einsum("th,th->t", hidden.float(), weight_VH[targets].float())
+        if not top_k and spare is None:
+            parts.append(HeadScores((own - _log_totals(hidden, weight_VH, buffer, tile)).clamp_(max=0)))
+            continue
+        softmax = _RunningSoftmax(len(hidden), top_k, hidden.device)
+        for first in range(0, size, tile):
+            logits = _project(hidden, weight_VH[first : first + tile], buffer)
+            softmax.add(logits, first, None if spare is None else spare[: logits.numel()].view_as(logits))
+        parts.append(softmax.scores(own, entropy=wants_entropy))
+    return _joined(parts, entropy, top_k_min_entropy)
+
+
+@torch.no_grad()
+def score_logits(
+    logits: Callable[[slice], Tensor | None],
+    targets_T: Tensor,
+    *,
+    top_k: int = 0,
+    entropy: bool = False,
+    top_k_min_entropy: float | None = None,
+    rows: int = 128,
+) -> HeadScores | None:
+    """The same from `logits(rows)`, [rows, V], where only the model itself can make them; None where it gives none."""
+    wants_entropy = entropy or top_k_min_entropy is not None
+    parts = []
+    for start in range(0, len(targets_T), rows):
+        part = slice(start, start + rows)
+        found = logits(part)
+        if found is None:
+            continue
+        found = found.float()
+        own = found.gather(1, targets_T[part, None]).squeeze(1)
+        softmax = _RunningSoftmax(len(found), top_k, found.device)
+        softmax.add(found, 0, torch.empty_like(found) if wants_entropy else None)
+        parts.append(softmax.scores(own, entropy=wants_entropy))
+    return _joined(parts, entropy, top_k_min_entropy) if parts else None
+
+
+def _joined(parts: list[HeadScores], entropy: bool, top_k_min_entropy: float | None) -> HeadScores:
+    """The rows of all parts; with a gate, the top-k of those that pass it."""
+    columns = zip(*((p.logprobs, p.top_ids, p.top_logprobs, p.entropy) for p in parts), strict=True)
+    logprobs, top_ids, top_logprobs, entropies = (None if c[0] is None else torch.cat(c) for c in columns)
+    assert logprobs is not None
+    positions = None
+    if top_k_min_entropy is not None and entropies is not None and top_ids is not None and top_logprobs is not None:
+        positions = torch.nonzero(entropies > top_k_min_entropy).squeeze(1)
+        top_ids, top_logprobs = top_ids[positions], top_logprobs[positions]
+    return HeadScores(logprobs, top_ids, top_logprobs, entropies if entropy else None, positions)
+
+
+def _project(hidden_TH: Tensor, weight_VH: Tensor, buffer: Tensor) -> Tensor:
+    """float32 logits in `buffer`; products of bfloat16 are not rounded back to it."""
+    if hidden_TH.is_cuda and hidden_TH.dtype != torch.float32:
+        return torch.mm(hidden_TH, weight_VH.T, out_dtype=torch.float32)
+    out_TV = buffer[: len(hidden_TH) * len(weight_VH)].view(len(hidden_TH), -1)
+    return torch.mm(hidden_TH.float(), weight_VH.float().T, out=out_TV)
+
+
+def _log_totals(hidden_TH: Tensor, weight_VH: Tensor, buffer: Tensor, tile: int) -> Tensor:
+    """Log-sum-exp of each row's logits: without a shift, which saves two passes, and again where that is unsafe."""
+    total = torch.zeros(len(hidden_TH), device=hidden_TH.device)
+    for weight in weight_VH.split(tile):
+        total += _project(hidden_TH, weight, buffer).exp_().sum(1)
+    log_total = total.log()
+    # NaN and infinity fail the comparison too.
+    unsafe = ~(log_total.abs() < SAFE_LOG)
+    if unsafe.any():
+        softmax = _RunningSoftmax(int(unsafe.sum()), 0, hidden_TH.device)
+        for weight in weight_VH.split(tile):
+            softmax.add(_project(hidden_TH[unsafe], weight, buffer), 0, None)
+        log_total[unsafe] = softmax.log_total
+    return log_total
+
+
+class _RunningSoftmax:
+    """Log-sum-exp, entropy and top-k of rows whose logits pass by tile by tile."""
+
+    def __init__(self, rows: int, top_k: int, device: torch.device) -> None:
+        self._max = torch.full((rows, 1), -torch.inf, device=device)
+        self._total = torch.zeros(rows, 1, device=device)
+        self._weighted = torch.zeros(rows, 1, device=device)
+        """sum exp(x - max) (x - max)"""
+        self._k = top_k
+        self._best = torch.empty(rows, 0, device=device)
+        self._best_ids = torch.empty(rows, 0, dtype=torch.long, device=device)
+
+    def add(self, logits_TV: Tensor, first: int, spare_TV: Tensor | None) -> None:
+        """Take in the logits of the vocabulary from `first` on, overwriting them; `spare_TV`: for the entropy."""
+        if self._k:
+            best, ids = logits_TV.topk(min(self._k, logits_TV.shape[1]))
+            best, ids = torch.cat((self._best, best), 1), torch.cat((self._best_ids, ids + first), 1)
+            self._best, chosen = best.topk(min(self._k, best.shape[1]))
+            self._best_ids = ids.gather(1, chosen)
+        highest = torch.maximum(self._max, logits_TV.amax(1, keepdim=True))
+        shrink = (self._max - highest).exp()
+        logits_TV -= highest
+        if spare_TV is None:
+            exp = logits_TV.exp_()
+        else:
+            exp = torch.exp(logits_TV, out=spare_TV)
+            moved = torch.where(self._total > 0, self._total * (self._max - highest), 0.0)
+            self._weighted = shrink * (self._weighted + moved) + torch.einsum("tv,tv->t", exp, logits_TV)[:, None]
+        self._total = self._total * shrink + exp.sum(1, keepdim=True)
+        self._max = highest
+
+    @property
+    def log_total(self) -> Tensor:
+        return (self._max + self._total.log()).squeeze(1)
+
+    def scores(self, target_logits_T: Tensor, *, entropy: bool) -> HeadScores:
+        return HeadScores(
+            (target_logits_T - self.log_total).clamp_(max=0),
+            self._best_ids if self._k else None,
+            self._best - self.log_total[:, None] if self._k else None,
+            (self._total.log() - self._weighted / self._total).squeeze(1) if entropy else None,
+        )

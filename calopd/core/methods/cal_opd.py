@@ -1,0 +1,15 @@
+"""Cal-OPD: only what lies beyond the teacher's self-deviation, A = [L - lS]_+ - [lS - U]_+ (section 3)."""
+
+from torch import Tensor
+
+from calopd.core.calibration import calibrated_advantage, tsd_region
+from calopd.core.methods.base import Method
+from calopd.core.types import MethodSettings, TokenBatch
+
+
+def advantage(tokens: TokenBatch, settings: MethodSettings) -> Tensor:
+    region = tsd_region(tokens.teacher_logprobs, tokens.probe_logprobs, settings.relaxation)
+    return calibrated_advantage(region, tokens.student_logprobs)
+
+
+METHOD = Method(name="cal_opd", advantage=advantage, uses_probes=True)

@@ -1,0 +1,13 @@
+"""OPD: the whole difference between teacher and student, A = lT - lS (Eq. 2)."""
+
+from torch import Tensor
+
+from calopd.core.methods.base import Method, opd_advantage
+from calopd.core.types import MethodSettings, TokenBatch
+
+
+def advantage(tokens: TokenBatch, settings: MethodSettings) -> Tensor:
+    return opd_advantage(tokens)
+
+
+METHOD = Method(name="opd", advantage=advantage)

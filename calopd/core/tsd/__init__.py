@@ -1,0 +1,1 @@
+"""Numbers of the study of teacher self-deviation (TSD)."""

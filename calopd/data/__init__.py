@@ -1,0 +1,1 @@
+"""Problems on disk, how they are prepared, and whether an answer is correct."""

@@ -1,0 +1,12 @@
+"""Is the final answer right? The last balanced \\boxed{...}, compared as text, number, parts, or by math-verify."""
+
+from calopd.data.answers.boxed import answered_after_think, last_boxed
+from calopd.data.answers.equality import answer_key, equal
+
+__all__ = ["answer_key", "answered_after_think", "equal", "is_correct", "last_boxed"]
+
+
+def is_correct(response: str, gold: str) -> bool:
+    """Whether the response's last boxed answer equals the gold one; nothing boxed is wrong."""
+    boxed = last_boxed(response)
+    return boxed is not None and equal(gold, boxed)

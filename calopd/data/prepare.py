@@ -1,0 +1,162 @@
+"""`calopd data prepare`: from published problem sets to one clean JSONL, with an account of what was done to it."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from calopd.core.errors import ConfigError
+from calopd.rundir.files import write_lines
+
+PREFIX = (
+    "Solve the following math problem step by step. The last line of your response should be of the form "
+    "Answer: $Answer (without quotes) where $Answer is the answer to the problem."
+)
+SUFFIX = 'Remember to put your answer on its own line after "Answer:".'
+FORM_FEED = "\x0c"
+
+
+@dataclass(slots=True)
+class Account:
+    """What was found, and what became of it."""
+
+    rows: int = 0
+    wrappers_stripped: int = 0
+    without_wrapper: int = 0
+    half_wrapped: int = 0
+    """Rows with one end of the wrapper only: left as they are."""
+    repaired: int = 0
+    empty: int = 0
+    duplicates: int = 0
+    conflicting_problems: int = 0
+    problems: int = 0
+    with_solution: int = 0
+    conflicts: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Row:
+    problem: str
+    answer: str
+    solution: str
+
+
+def prepare(source: str, out: Path) -> Account:
+    """Read a parquet or JSONL file or a hub data set, clean it and write {id, problem, answer, solution} lines.
+
+    Problems are kept in the order of their first copy, and ids are digests of the text: the same source gives the same
+    bytes on every machine.
+    """
+    account = Account()
+    answers: dict[str, set[str]] = {}
+    first: dict[str, Row] = {}
+    for row in _read(source):
+        account.rows += 1
+        problem = _clean(row.problem, account)
+        if not problem or not row.answer:
+            account.empty += 1
+            continue
+        answers.setdefault(problem, set()).add(row.answer)
+        if problem in first:
+            account.duplicates += 1
+            if row.solution and not first[problem].solution:
+                first[problem].solution = row.solution
+        else:
+            first[problem] = Row(problem, row.answer, row.solution)
+    lines = []
+    for problem, row in first.items():
+        if len(answers[problem]) > 1:
+            account.conflicting_problems += 1
+            account.conflicts.append(f"{problem[:60]!r}: {', '.join(sorted(answers[problem]))}")
+            continue
+        account.with_solution += bool(row.solution)
+        number = hashlib.sha256(problem.encode()).hexdigest()[:16]
+        lines.append({"id": number, "problem": problem, "answer": row.answer, "solution": row.solution})
+    account.problems = len(lines)
+    write_lines(out, lines)
+    return account
+
+
+def _clean(text: str, account: Account) -> str:
+    """The problem itself: wrapper off, `\\f` of `\\frac` back where a form feed stood."""
+    text = text.strip()
+    begins, ends = text.startswith(PREFIX), text.endswith(SUFFIX)
+    if begins and ends:
+        account.wrappers_stripped += 1
+        text = text[len(PREFIX) : -len(SUFFIX)].strip()
+    elif begins or ends:
+        account.half_wrapped += 1
+    else:
+        account.without_wrapper += 1
+    if FORM_FEED in text:
+        account.repaired += 1
+        text = text.replace(FORM_FEED, "\\f")
+    return text
+
+
+def _read(source: str) -> Iterator[Row]:
+    path = Path(source)
+    if path.suffix == ".parquet" and path.is_file():
+        yield from _read_parquet(path)
+    elif path.is_file():
+        yield from _read_jsonl(path)
+    elif source.count("/") == 1 and not source.startswith((".", "/")):
+        yield from read_hub(source)
+    else:
+        raise ConfigError(f"{source}: no such file, and no data set id of the form owner/name")
+
+
+def _read_parquet(path: Path) -> Iterator[Row]:
+    """Rows with `prompt[0].content` and `reward_model.ground_truth`, or with plain columns like those of a JSONL."""
+    import pyarrow.parquet as pq
+
+    for batch in pq.ParquetFile(path).iter_batches(batch_size=4_096):
+        for row in batch.to_pylist():
+            yield _row(row, str(path))
+
+
+def _read_jsonl(path: Path) -> Iterator[Row]:
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise ConfigError(f"{path}, line {number}: {error}") from None
+            yield _row(row, f"{path}, line {number}")
+
+
+def _row(row: dict[str, Any], where: str) -> Row:
+    try:
+        if "prompt" in row and "reward_model" in row:
+            problem, answer = row["prompt"][0]["content"], row["reward_model"]["ground_truth"]
+        else:
+            problem, answer = row.get("problem") or row["question"], row["answer"]
+    except (KeyError, IndexError, TypeError) as error:
+        raise ConfigError(
+            f"{where}: expected prompt[0].content and reward_model.ground_truth, or problem and answer; {error!r}"
+        ) from None
+    return Row(str(problem), str(answer).strip(), str(row.get("solution") or ""))
+
+
+def read_hub(repository: str) -> Iterator[Row]:
+    """The rows of a data set of the hub, when online: its parquet files, or its JSONL files where it has no others."""
+    for file in _download(repository):
+        yield from _read_parquet(file) if file.suffix == ".parquet" else _read_jsonl(file)
+
+
+def _download(repository: str) -> list[Path]:
+    from huggingface_hub import HfApi, hf_hub_download
+
+    try:
+        found = sorted(HfApi().list_repo_files(repository, repo_type="dataset"))
+        names = [n for n in found if n.endswith(".parquet")] or [n for n in found if n.endswith(".jsonl")]
+        files = [Path(hf_hub_download(repository, name, repo_type="dataset")) for name in names]
+    except Exception as error:  # the hub's client raises many kinds; all mean that it cannot be had
+        raise ConfigError(
+            f"the data set {repository} cannot be had from the hub: {str(error).splitlines()[0]}"
+        ) from None
+    if not files:
+        raise ConfigError(f"the data set {repository} holds no parquet or JSONL file")
+    return files

@@ -1,0 +1,129 @@
+"""`calopd eval`: starts the sampling processes of a job, shows how far they are, and puts the results together."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from calopd.core.errors import CalopdError
+from calopd.evaluation.job import Job, journal_file, read_samples
+from calopd.evaluation.results import Results, write_results
+from calopd.local.supervisor import Process
+
+POLL_SECONDS = 0.25
+SAY_SECONDS = 10.0
+"""Where nobody watches a bar, a line so often."""
+
+
+class EvaluationFailed(CalopdError):
+    """A sampling process ended before its work was done."""
+
+
+def run_job(job: Job, directory: Path, replicas: int, console: Console) -> Results:
+    """Sample what is not on the disk yet, then write results.json."""
+    total = sum(1 for _ in job.tasks())
+    keys = {task.key for task in job.tasks()}
+    done = sum(key in keys for key in read_samples(directory))
+    if done < total:
+        start = time.monotonic()
+        tokens = _sample(job, directory, replicas, console, done, total)
+        seconds = time.monotonic() - start
+        console.print(
+            f"{job.settings.label}: {total - done:,} samples in {seconds:.0f} s, start included; "
+            f"{tokens / seconds:,.0f} tokens/s",
+            highlight=False,
+        )
+    else:
+        console.print(f"{job.settings.label}: all {total:,} samples are on the disk already", highlight=False)
+    return write_results(job, directory)
+
+
+def _sample(job: Job, directory: Path, replicas: int, console: Console, done: int, total: int) -> int:
+    """Run the replicas to their end; the tokens that they sampled."""
+    watched = [Watched(directory, replica) for replica in range(replicas)]
+    processes = [_process(job, directory, replica, replicas) for replica in range(replicas)]
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    began = said = time.monotonic()
+    with Progress(*columns, TextColumn("ETA"), TimeRemainingColumn(), console=console) as progress:
+        bar = progress.add_task(job.settings.label, completed=done, total=total, visible=console.is_terminal)
+        try:
+            for process in processes:
+                process.start()
+            while True:
+                running = [p for p in processes if p.popen is not None and p.popen.poll() is None]
+                for journal in watched:
+                    journal.look()
+                new, right = (sum(getattr(w, name) for w in watched) for name in ("new", "right"))
+                share = f" {right / new:.3f} right" if new else " starting"
+                progress.update(bar, completed=done + new, description=job.settings.label + share)
+                if not console.is_terminal and time.monotonic() - said > SAY_SECONDS:
+                    said = time.monotonic()
+                    eta = f", ETA {(total - done - new) * (said - began) / new:.0f} s" if new else ""
+                    console.print(f"{job.settings.label} {done + new}/{total}{share}{eta}", highlight=False)
+                _check(processes)
+                if not running:
+                    return sum(w.tokens for w in watched)
+                time.sleep(POLL_SECONDS)
+        finally:
+            for process in processes:
+                process.kill()
+
+
+def _check(processes: list[Process]) -> None:
+    for process in processes:
+        if process.popen is not None and process.popen.poll():
+            reason = process.user_error() or f"exit code {process.popen.returncode}, see {process.log_file}"
+            raise EvaluationFailed(f"{process.name} ended: {reason}. What it sampled is kept; the same command goes on")
+
+
+class Watched:
+    """A journal that another process writes: what is new in it."""
+
+    def __init__(self, directory: Path, replica: int) -> None:
+        self._file = journal_file(directory, replica)
+        # A half-written line at the end is cut off by the process that writes: not counted here either.
+        self._place = self._file.read_bytes().rfind(b"\n") + 1 if self._file.exists() else 0
+        self.new = self.right = self.tokens = 0
+
+    def look(self) -> None:
+        if not self._file.exists():
+            return
+        with self._file.open("rb") as file:
+            file.seek(self._place)
+            fresh = file.read()
+        fresh = fresh[: fresh.rfind(b"\n") + 1]
+        self._place += len(fresh)
+        for row in map(json.loads, fresh.splitlines()):
+            self.new += 1
+            self.right += row["correct"]
+            self.tokens += row["length"]
+
+
+def _process(job: Job, directory: Path, replica: int, replicas: int) -> Process:
+    """A replica with devices, or threads, of its own."""
+    settings = job.settings
+    threads = max(1, (os.cpu_count() or 1) // replicas)
+    environment = {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
+    if Path(settings.path).is_dir():
+        environment["HF_HUB_OFFLINE"] = "1"
+    if replicas > 1 and (devices := _gpus()):
+        each = settings.tensor_parallel_size
+        mine = devices[replica * each : (replica + 1) * each]
+        if len(mine) < each:
+            raise EvaluationFailed(f"{replicas} replicas of {each} GPUs are wanted, {len(devices)} GPUs are there")
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
+    command = [sys.executable, "-m", "services.rollout.jobs.evaluate", str(directory), "--replica", str(replica)]
+    command += ["--replicas", str(replicas), "--threads", str(threads)]
+    return Process(f"replica {replica}", command, directory / "logs" / f"replica-{replica}.log", environment)
+
+
+def _gpus() -> list[str]:
+    if named := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        return named.split(",")
+    import torch
+
+    return [str(number) for number in range(torch.cuda.device_count())]

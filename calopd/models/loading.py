@@ -1,0 +1,42 @@
+"""Loading a causal language model the one safe way: safetensors, no remote code, one clear line where it fails."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from calopd.core.errors import ConfigError
+
+
+def load_causal_lm(key: str, path: str, dtype: str) -> Any:
+    """The model at `path`; `key` is the setting that named it."""
+    from transformers import AutoModelForCausalLM
+
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            path,
+            dtype=getattr(torch, dtype),
+            attn_implementation="sdpa",
+            use_safetensors=True,
+            trust_remote_code=False,
+        )
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{key} = {path!r}: no model there ({str(error).splitlines()[0]})") from None
+    if getattr(model.lm_head, "bias", None) is not None:
+        raise ConfigError(f"{key} = {path!r}: an LM head with a bias is not supported")
+    return model
+
+
+def revision(path: str, config: str) -> str:
+    """A name for these weights: a digest over the configuration and samples from all over the weight files."""
+    digest = hashlib.sha256(json.dumps(json.loads(config), sort_keys=True).encode())
+    for file in sorted(Path(path).glob("*.safetensors")):
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size}".encode())
+        with file.open("rb") as weights:
+            for part in range(16):
+                weights.seek(part * size // 16)
+                digest.update(weights.read(65_536))
+    return digest.hexdigest()[:12]

@@ -1,0 +1,116 @@
+"""Prompt ids of any problem under any context."""
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from calopd.core.contexts import BASE, INTERVENTIONS, messages, unrelated_solution, wrong_answer
+from calopd.core.errors import ConfigError, InvalidRequest
+from calopd.core.types import Problem
+
+if TYPE_CHECKING:
+    from calopd.config import Config
+
+log = logging.getLogger(__name__)
+
+
+class Prompts:
+    """Prompt ids of any problem under any context."""
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        problems: Sequence[Problem],
+        *,
+        seed: int,
+        max_prompt_tokens: int,
+        max_context_tokens: int,
+        interventions: Mapping[str, str] = INTERVENTIONS,
+        before: bool = False,
+        template_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.problems = {problem.id: problem for problem in problems}
+        self._ordered = list(problems)
+        self._seed = seed
+        self._limits = {"max_prompt_tokens": max_prompt_tokens, "max_context_tokens": max_context_tokens}
+        self._interventions = dict(interventions)
+        self._before = before
+        self._lengths: dict[str, int] = {}
+        self._options = dict(template_options or {})
+
+    @classmethod
+    def configured(cls, config: "Config", tokenizer: Any, problems: Sequence[Problem]) -> "Prompts":
+        """The prompts of a run."""
+        return cls(
+            tokenizer,
+            problems,
+            seed=config.run.seed,
+            max_prompt_tokens=config.data.max_prompt_tokens,
+            max_context_tokens=config.data.max_context_tokens,
+            interventions=config.method.interventions,
+            before=config.method.placement == "before",
+        )
+
+    def _length(self, text: str) -> int:
+        if text not in self._lengths:
+            self._lengths[text] = len(self.tokenizer.encode(text, add_special_tokens=False))
+        return self._lengths[text]
+
+    def intervention(self, problem: Problem, context: str, cut: int = 0) -> str:
+        """The text that a context adds for this problem; `cut` tokens of the solution's beginning are left out."""
+        if context == BASE:
+            return ""
+        if context not in self._interventions:
+            raise InvalidRequest(f"unknown context {context!r}; there are {', '.join([BASE, *self._interventions])}")
+        text = self._interventions[context]
+        negative = context.endswith("-")
+        fields = {"problem": problem.problem, "answer": problem.answer, "solution": problem.solution}
+        if negative and "{answer}" in text:
+            fields["answer"] = wrong_answer(problem.answer, problem.id, self._seed)
+        if "{solution}" in text:
+            if not problem.solution:
+                raise ConfigError(f"problem {problem.id} has no solution, which the context {context!r} needs")
+            if negative:
+                solution, near = unrelated_solution(problem, self._ordered, self._length, self._seed)
+                if not near:
+                    log.warning("problem %s: no unrelated solution within 10 %% of its length; the nearest", problem.id)
+                fields["solution"] = solution
+            if cut:
+                kept = self.tokenizer.encode(fields["solution"], add_special_tokens=False)[cut:]
+                fields["solution"] = self.tokenizer.decode(kept)
+        return re.sub(r"\{(problem|answer|solution)\}", lambda match: fields[match[1]], text)
+
+    def ids(self, problem: Problem, context: str = BASE) -> np.ndarray:
+        """int32 prompt ids, ending with the assistant marker (a template that opens `<think>` is not let to).
+
+        A prompt that its solution makes too long loses the beginning of the solution, and nothing else.
+        """
+        key = "max_prompt_tokens" if context == BASE else "max_context_tokens"
+        limit = self._limits[key]
+        ids = self._render(problem, context, 0)
+        cut = 0
+        while len(ids) > limit:
+            cut += len(ids) - limit
+            shorter = self._render(problem, context, cut)
+            if len(shorter) >= len(ids):
+                raise ConfigError(
+                    f"problem {problem.id} under {context} has a prompt of {len(ids)} tokens, more than the {limit} of "
+                    f"data.{key}: raise it, or drop the problem"
+                )
+            ids = shorter
+        return ids
+
+    def _render(self, problem: Problem, context: str, cut: int) -> np.ndarray:
+        turns = messages(problem, self.intervention(problem, context, cut), before=self._before)
+        text = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, **self._options)
+        if text.rstrip().endswith("<think>"):
+            text = text.rstrip()[: -len("<think>")]
+        return np.asarray(self.tokenizer.encode(text, add_special_tokens=False), dtype=np.int32)
+
+    def decode(self, ids: np.ndarray) -> str:
+        text: str = self.tokenizer.decode(ids.tolist(), skip_special_tokens=True)
+        return text

@@ -1,0 +1,62 @@
+"""Tokenizers: loading, and the vocabulary that teacher and student must share."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from calopd.core.errors import ConfigError, VocabularyMismatch
+
+
+def load_tokenizer(path: str | Path) -> Any:
+    """The tokenizer of a model directory or hub id; no remote code."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(path), trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"no tokenizer at {path}: {str(error).splitlines()[0]}") from None
+    if not tokenizer.chat_template:
+        raise ConfigError(f"the tokenizer at {path} has no chat template: an instruct model is needed")
+    return tokenizer
+
+
+def stop_ids(path: str | Path, tokenizer: Any) -> list[int]:
+    """The ids that end a response: the tokenizer's end of turn, and what the model's generation settings name."""
+    from transformers import GenerationConfig
+
+    try:
+        named = GenerationConfig.from_pretrained(str(path)).eos_token_id
+    except OSError:
+        named = None
+    ids = {tokenizer.eos_token_id, *(named if isinstance(named, list) else [named])}
+    return sorted(number for number in ids if number is not None)
+
+
+def vocabulary(tokenizer: Any) -> list[str]:
+    """Token of id i at position i; an id without a token is ''."""
+    tokens: Mapping[str, int] = tokenizer.get_vocab()
+    out = [""] * (max(tokens.values()) + 1)
+    for token, number in tokens.items():
+        out[number] = token
+    return out
+
+
+def fingerprint(tokens: Sequence[str]) -> str:
+    digest = hashlib.sha256()
+    for number, token in enumerate(tokens):
+        digest.update(f"{number}\t{token}\n".encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+def check_same_vocabulary(student: Sequence[str], teacher: Sequence[str]) -> None:
+    """Refuse a teacher whose ids mean other tokens, naming the first ids that differ."""
+    width = max(len(student), len(teacher))
+    ours, theirs = (list(tokens) + [""] * (width - len(tokens)) for tokens in (student, teacher))
+    differ = [i for i in range(width) if ours[i] != theirs[i]]
+    if differ:
+        shown = "; ".join(f"id {i}: student {ours[i]!r}, teacher {theirs[i]!r}" for i in differ[:5])
+        raise VocabularyMismatch(
+            f"teacher and student differ in {len(differ)} of {width} ids ({shown}): "
+            "the response ids would mean other words to the teacher. Choose a pair of one family."
+        )

@@ -1,0 +1,1 @@
+"""A run on disk: every path of its directory, atomic files and folders, policies, checkpoints."""

@@ -1,0 +1,21 @@
+"""The ratios of a recorded Cal-OPD run, which the controls follow step by step."""
+
+from pathlib import Path
+from typing import Any
+
+from calopd.core.errors import ConfigError
+from calopd.rundir.files import read_lines
+
+
+def recorded_ratios(directory: Path, key: str, steps: int) -> list[float]:
+    """r_k or z_k (`key`) of the first `steps` steps of a run, at full precision; refused if one is missing."""
+    lines: dict[int, Any] = {line["step"]: line.get(key) for line in read_lines(directory / "metrics.jsonl")}
+    if not lines:
+        raise ConfigError(f"method.recorded_run = {str(directory)!r}: no metrics.jsonl with steps there")
+    missing = [step for step in range(steps) if lines.get(step) is None]
+    if missing:
+        raise ConfigError(
+            f"method.recorded_run = {str(directory)!r} has {key} of {len(lines)} steps, and this run needs "
+            f"{steps}: step {missing[0]} is missing. Record a longer run, or lower run.steps"
+        )
+    return [lines[step] for step in range(steps)]

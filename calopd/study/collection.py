@@ -1,0 +1,209 @@
+"""`calopd tsd collect`: starts the teacher and the collectors and shows how far they are; run again, it goes on."""
+
+import argparse
+import fcntl
+import json
+import os
+import secrets
+import socket
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from calopd.config import Config, preflight
+from calopd.core.contexts import BASE, group_probes
+from calopd.core.errors import ConfigError
+from calopd.local.supervisor import Process, Supervisor
+from calopd.local.training import stoppable
+from calopd.rundir.files import read_lines
+from calopd.study.recorded_rollouts import count_recorded, lacks_student
+from calopd.study.shards import Study, check_contexts
+
+SET_ASIDE = "set_aside-{}.jsonl"
+PAPER_TOKENS = 60_000_000
+GROUPS = ("inst", "eval", "ans", "sol")
+POLL_SECONDS = 0.5
+SAY_SECONDS = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """How much is wanted, and how often it is written down."""
+
+    tokens: int | None
+    rollouts: int | None
+    shard_tokens: int
+    flush_seconds: float
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> "Goal":
+        tokens = arguments.tokens
+        if tokens is None and arguments.rollouts is None and arguments.recorded is None:
+            tokens = PAPER_TOKENS
+        return cls(tokens, arguments.rollouts, arguments.shard_tokens, arguments.flush_seconds)
+
+    def at_most(self, rollouts: int) -> "Goal":
+        return replace(self, rollouts=min(rollouts, self.rollouts or rollouts))
+
+    def arguments(self) -> list[str]:
+        given = {"tokens": self.tokens, "rollouts": self.rollouts, "shard-tokens": self.shard_tokens}
+        words = [word for key, value in given.items() if value is not None for word in (f"--{key}", str(value))]
+        return [*words, "--flush-seconds", str(self.flush_seconds)]
+
+
+def progress_file(directory: Path, replica: int) -> Path:
+    return directory / "progress" / f"{replica}.json"
+
+
+def contexts_of(config: Config, chosen: str | None) -> list[str]:
+    """c0 and the contexts of the chosen groups (all eight of the paper, and the user's own, where none are named)."""
+    interventions = config.method.interventions
+    entries = chosen.split(",") if chosen else [*GROUPS, *config.method.contexts]
+    names = [name for entry in entries for name in group_probes(entry.strip(), interventions)]
+    contexts = [BASE, *dict.fromkeys(names)]
+    check_contexts(contexts)
+    return contexts
+
+
+def collect(config: Config, directory: Path, goal: Goal, *, chosen: str | None, recorded: Path | None) -> None:
+    """Collect until the goal is reached; what is there already counts."""
+    study = Study(directory)
+    contexts = contexts_of(config, chosen)
+    if len(contexts) > config.teacher.max_contexts:
+        raise ConfigError(f"{len(contexts)} contexts, but teacher.max_contexts is {config.teacher.max_contexts}")
+    preflight.check_model("student.path", config.student.path)
+    if not config.teacher.addresses:
+        preflight.check_model("teacher.path", config.teacher.path)
+        preflight.check_port("teacher.port", config.teacher.port)
+        preflight.check_port("teacher.metrics_port", config.teacher.metrics_port)
+    if recorded is not None:
+        goal = goal.at_most(count_recorded(recorded))
+    sampling = config.rollout.sampling
+    study.begin(
+        student=config.student.path,
+        teacher=config.teacher.path,
+        data=str(config.data.train),
+        contexts=contexts,
+        seed=config.run.seed,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        max_tokens=sampling.max_tokens,
+        placement=config.method.placement,
+        recorded=None if recorded is None else str(recorded),
+    )
+    (directory / "config.toml").write_text(config.to_toml(), encoding="utf-8")
+    with (directory / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"{directory} is being collected by another process") from None
+        with (directory / ".collectors").open("w") as others:
+            fcntl.flock(others, fcntl.LOCK_EX)  # collectors of a killed start end at once; none may write after us
+        supervisor = Supervisor()
+        with stoppable(supervisor):
+            try:
+                _run(config, study, goal, recorded, supervisor)
+            finally:
+                supervisor.stop()
+
+
+def _run(config: Config, study: Study, goal: Goal, recorded: Path | None, supervisor: Supervisor) -> None:
+    directory = study.directory
+    file = directory / "config.toml"
+    environment = {
+        "CALOPD_TOKEN": os.environ.get("CALOPD_TOKEN") or secrets.token_urlsafe(24),
+        "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
+    }
+    if all(Path(path).is_dir() for path in (config.student.path, config.teacher.path)):
+        environment["HF_HUB_OFFLINE"] = "1"
+
+    def start(name: str, module: str, *words: str, threads: int = 0) -> Process:
+        command = [sys.executable, "-m", module, "--config", str(file), *words]
+        limits = {"OMP_NUM_THREADS": str(threads)} if threads else {}
+        return supervisor.add(Process(name, command, directory / "logs" / f"{name}.log", {**environment, **limits}))
+
+    words = ["--study", str(directory), *goal.arguments()]
+    if recorded is not None:
+        words += ["--recorded", str(recorded)]
+        if lacks_student(recorded):
+            port, metrics = _free_port(), _free_port()
+            settings = (
+                f"teacher.path={config.student.path}",
+                f"teacher.port={port}",
+                f"teacher.metrics_port={metrics}",
+            )
+            scorer = [word for setting in settings for word in ("--set", setting)]
+            start("student-scorer", "services.teacher_scorer", *scorer, threads=config.teacher.threads)
+            words += ["--student-scorer", f"127.0.0.1:{port}"]
+    if not config.teacher.addresses:
+        start("teacher", "services.teacher_scorer", threads=config.teacher.threads)
+    replicas = config.rollout.replicas
+    for replica in range(replicas):
+        progress_file(directory, replica).unlink(missing_ok=True)
+    collectors = [
+        start(
+            f"collector-{replica}", "services.rollout.jobs.collect", *words, "--replica", str(replica),
+            "--replicas", str(replicas), threads=config.rollout.threads,
+        )
+        for replica in range(replicas)
+    ]  # fmt: skip
+    display = _Display(goal, directory, replicas)
+    with display.progress:
+        while not all(collector.finished for collector in collectors):
+            for event in supervisor.check():
+                display.progress.console.print(event, highlight=False)
+            display.update()
+            time.sleep(POLL_SECONDS)
+        display.update(last=True)
+
+
+class _Display:
+    """Tokens and rollouts so far, with the time that is left; a line now and then where there is no terminal."""
+
+    def __init__(self, goal: Goal, directory: Path, replicas: int) -> None:
+        self._first: tuple[float, int] | None = None
+        self._directory, self._replicas = directory, replicas
+        self._unit = "tokens" if goal.tokens is not None else "rollouts"
+        self._goal = goal.tokens if goal.tokens is not None else goal.rollouts or 0
+        self._said = time.monotonic()
+        text = TextColumn("{task.description}")
+        self.progress = Progress(text, BarColumn(), TextColumn("{task.fields[counts]}"), TimeRemainingColumn())
+        self._task = self.progress.add_task("collecting", total=self._goal, counts="")
+
+    def _counts(self) -> dict[str, int]:
+        counts = {"rollouts": 0, "tokens": 0}
+        for replica in range(self._replicas):
+            file = progress_file(self._directory, replica)
+            own: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+            for key in counts:
+                counts[key] += own.get(key, 0)
+        return counts
+
+    def update(self, last: bool = False) -> None:
+        counts = self._counts()
+        refused = sum(len(read_lines(file)) for file in self._directory.glob(SET_ASIDE.format("*")))
+        text = f"{counts['tokens']:,} tokens, {counts['rollouts']:,} rollouts" + (
+            f", {refused} set aside" if refused else ""
+        )
+        self.progress.update(self._task, completed=min(counts[self._unit], self._goal), counts=text)
+        now, done = time.monotonic(), counts[self._unit]
+        self._first = self._first or ((now, done) if done else None)
+        if not self.progress.console.is_terminal and (last or now - self._said > SAY_SECONDS):
+            self._said = now
+            since, before = self._first or (now, done)
+            left = (self._goal - done) * (now - since) / (done - before) if done > before else 0
+            eta = f", about {left:.0f} s left" if left > 0 and not last else ""
+            Console(file=sys.stdout, soft_wrap=True).print(
+                f"{text} of {self._goal:,} {self._unit}{eta}", highlight=False
+            )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,164 @@
+"""A study on disk: study.json, tokens.json, shards/*.parquet. Whatever stands there is whole, whoever was killed.
+
+A shard has a row a response token (id, the student's log-probability, the teacher's under every context) and names its
+rollouts, in order, in its metadata. Plain float32 columns, neither compressed nor dictionary-coded: log-probabilities
+shrink by a sixth at best, and reading them takes three times as long.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from calopd.core.contexts import BASE
+from calopd.core.errors import ConfigError
+from calopd.rundir.files import write_json
+
+FORMAT = 1
+ROW_GROUP = 2**19
+"""Rows that are read at a time."""
+SETTINGS = {"compression": "none", "use_dictionary": False, "write_statistics": False, "row_group_size": ROW_GROUP}
+ROLLOUTS = b"rollouts"
+TOKEN_ID, STUDENT, TEACHER = "token_id", "student", "teacher:"
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """What a study knows of a response besides its tokens."""
+
+    index: int
+    problem_id: str
+    tokens: int
+    problem: str = ""
+    answer: str = ""
+    correct: bool | None = None
+    """None where the answer was not checked."""
+    truncated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A rollout with its tokens."""
+
+    rollout: Rollout
+    token_ids: np.ndarray
+    student_logprobs: np.ndarray
+    teacher_logprobs: np.ndarray
+    """[C, T], c0 first."""
+
+
+class Study:
+    """The directory of a study."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.facts_file = directory / "study.json"
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        if not self.facts_file.exists():
+            raise ConfigError(f"no study at {self.directory} (no study.json): make one with `calopd tsd collect`")
+        facts: dict[str, Any] = json.loads(self.facts_file.read_text(encoding="utf-8"))
+        return facts
+
+    @property
+    def contexts(self) -> list[str]:
+        """c0 first."""
+        return list(self.facts["contexts"])
+
+    def begin(self, **facts: Any) -> None:
+        """Write down what is studied; a study that was begun otherwise is refused."""
+        facts = {"format": FORMAT, **facts}
+        if self.facts_file.exists():
+            for key, value in self.facts.items():
+                if facts.get(key) != value:
+                    raise ConfigError(
+                        f"the study in {self.directory} began with {key} = {value!r}, not {facts.get(key)!r}: "
+                        "go on with the same settings, or choose another directory"
+                    )
+            return
+        if self.directory.exists() and any(path.name != ".lock" for path in self.directory.iterdir()):
+            raise ConfigError(f"{self.directory} holds something that is no study: choose another directory")
+        write_json(self.facts_file, facts)
+
+    def write_tokens(self, texts: Sequence[str]) -> None:
+        """The text of every token id."""
+        write_json(self.directory / "tokens.json", list(texts))
+
+    def token_texts(self) -> list[str]:
+        texts: list[str] = json.loads((self.directory / "tokens.json").read_text(encoding="utf-8"))
+        return texts
+
+    @property
+    def shards(self) -> list[Path]:
+        return sorted((self.directory / "shards").glob("*.parquet"))
+
+    def rollouts(self) -> Iterator[tuple[Path, int, Rollout]]:
+        """Every rollout with its shard and the row where it begins."""
+        for shard in self.shards:
+            start = 0
+            for rollout in rollouts_of(shard):
+                yield shard, start, rollout
+                start += rollout.tokens
+
+    def read(self, shard: Path, start: int, rollout: Rollout) -> Scored:
+        """One rollout with its tokens."""
+        table = pq.read_table(shard, memory_map=True).slice(start, rollout.tokens)
+        column = {name: table[name].to_numpy() for name in table.column_names}
+        teacher = np.stack([column[TEACHER + name] for name in self.contexts])
+        return Scored(rollout, column[TOKEN_ID], column[STUDENT], teacher)
+
+    def write_shard(self, worker: int, scored: Sequence[Scored]) -> Path:
+        """Write a shard aside and rename it into place; its name is the worker's and its turn."""
+        folder = self.directory / "shards"
+        folder.mkdir(parents=True, exist_ok=True)
+        turns = [int(path.stem.split("-")[1]) for path in folder.glob(f"{worker:03d}-*.parquet")]
+        target = folder / f"{worker:03d}-{max(turns, default=-1) + 1:06d}.parquet"
+        aside = target.with_suffix(".aside")
+        _write(aside, self.contexts, scored)
+        os.replace(aside, target)
+        return target
+
+
+def _write(file: Path, contexts: Sequence[str], scored: Sequence[Scored]) -> None:
+    teacher = np.concatenate([part.teacher_logprobs for part in scored], axis=1)
+    columns: dict[str, np.ndarray] = {
+        TOKEN_ID: np.concatenate([part.token_ids for part in scored]).astype(np.int32),
+        STUDENT: np.concatenate([part.student_logprobs for part in scored]),
+    } | {TEACHER + name: row for name, row in zip(contexts, teacher, strict=True)}
+    fields = [pa.field(name, pa.int32() if name == TOKEN_ID else pa.float32(), nullable=False) for name in columns]
+    rollouts = json.dumps([asdict(part.rollout) for part in scored])
+    schema = pa.schema(fields, metadata={ROLLOUTS: rollouts.encode()})
+    arrays = [pa.array(values, field.type) for values, field in zip(columns.values(), fields, strict=True)]
+    with file.open("wb") as out:
+        pq.write_table(pa.Table.from_arrays(arrays, schema=schema), out, **SETTINGS)
+        out.flush()
+        os.fsync(out.fileno())
+
+
+def rollouts_of(shard: Path) -> list[Rollout]:
+    metadata = pq.read_schema(shard).metadata or {}
+    if ROLLOUTS not in metadata:
+        raise ConfigError(f"{shard} is no shard of a study: its metadata name no rollouts")
+    return [Rollout(**row) for row in json.loads(metadata[ROLLOUTS])]
+
+
+def row_groups(shard: Path, contexts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray, list[np.ndarray]]]:
+    """(token ids, the student's, the teacher's by context) of a shard, a row group at a time."""
+    file = pq.ParquetFile(shard)
+    names = [TOKEN_ID, STUDENT, *(TEACHER + name for name in contexts)]
+    for number in range(file.num_row_groups):
+        table = file.read_row_group(number, columns=names, use_threads=False)
+        ids, student, *teacher = (table[name].chunk(0).to_numpy() for name in names)
+        yield ids, student, teacher
+
+
+def check_contexts(names: Sequence[str]) -> None:
+    if not names or names[0] != BASE or len(names) < 2 or len(set(names)) < len(names):
+        raise ConfigError(f"contexts {list(names)}: expected {BASE} first, then at least one other, each once")

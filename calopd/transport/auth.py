@@ -1,0 +1,66 @@
+"""Who may come in: the address that services listen at, the token that calls must carry, and mutual TLS of gRPC."""
+
+import hmac
+import ipaddress
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from calopd.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    import grpc
+
+TLS_FILES = ("CALOPD_TLS_CA", "CALOPD_TLS_CERT", "CALOPD_TLS_KEY")
+
+
+def token() -> str:
+    """The bearer token of gRPC and HTTP; '' = none is asked for."""
+    return os.environ.get("CALOPD_TOKEN", "")
+
+
+def host() -> str:
+    """The address to listen at: this machine only, unless CALOPD_HOST says otherwise and a token is set."""
+    address = os.environ.get("CALOPD_HOST", "127.0.0.1")
+    if not token() and not ipaddress.ip_address(address).is_loopback:
+        raise ConfigError(f"CALOPD_HOST is {address}, open to others, but CALOPD_TOKEN is not set: set one")
+    return address
+
+
+def is_valid(given: str, expected: str) -> bool:
+    """Compared in constant time."""
+    return hmac.compare_digest(given.encode(), expected.encode())
+
+
+def _tls_files() -> tuple[bytes, bytes, bytes] | None:
+    """Authority, certificate and key where the three variables name them; None = no TLS."""
+    named = [os.environ.get(name, "") for name in TLS_FILES]
+    if not any(named):
+        return None
+    if not all(named):
+        raise ConfigError(f"mutual TLS needs all of {', '.join(TLS_FILES)}: only some are set")
+    try:
+        ca, certificate, key = (Path(file).read_bytes() for file in named)
+    except OSError as error:
+        raise ConfigError(f"mutual TLS: cannot read {error.filename}: {error.strerror}") from None
+    return ca, certificate, key
+
+
+def server_credentials() -> "grpc.ServerCredentials | None":
+    """Of a server that lets in only clients whose certificate is of the same authority; None = no TLS."""
+    import grpc
+
+    if (files := _tls_files()) is None:
+        return None
+    ca, certificate, key = files
+    return grpc.ssl_server_credentials([(key, certificate)], root_certificates=ca, require_client_auth=True)
+
+
+def channel_credentials() -> "grpc.ChannelCredentials | None":
+    """Of a client; None = no TLS."""
+    import grpc
+
+    if (files := _tls_files()) is None:
+        return None
+    ca, certificate, key = files
+    return grpc.ssl_channel_credentials(ca, private_key=key, certificate_chain=certificate)

@@ -1,0 +1,164 @@
+"""The one converter between the types of the library and the protobuf messages of the wire."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from calopd.core.errors import InvalidRequest
+from calopd.core.types import Sample, Sampling, Scores, Ticket, TopK, Trajectory
+from calopd.transport.v1 import queue_pb2, teacher_scorer_pb2
+
+IDS = np.dtype("<i4")
+LOGPROBS = np.dtype("<f4")
+
+
+def to_bytes(values: np.ndarray, dtype: np.dtype) -> bytes:
+    return np.ascontiguousarray(values, dtype=dtype).tobytes()
+
+
+def from_bytes(raw: bytes, dtype: np.dtype, what: str) -> np.ndarray:
+    if len(raw) % dtype.itemsize:
+        raise InvalidRequest(
+            f"{what} has {len(raw)} bytes, expected a multiple of {dtype.itemsize} (little-endian {dtype})"
+        )
+    return np.frombuffer(raw, dtype=dtype)
+
+
+def score_request(
+    trajectory_id: str,
+    response_ids: np.ndarray,
+    contexts: Mapping[str, np.ndarray],
+    top_k: int = 0,
+    want_entropy: bool = False,
+    top_k_min_entropy: float | None = None,
+) -> teacher_scorer_pb2.ScoreRequest:
+    return teacher_scorer_pb2.ScoreRequest(
+        trajectory_id=trajectory_id,
+        response_ids=to_bytes(response_ids, IDS),
+        contexts=[
+            teacher_scorer_pb2.Context(name=name, prompt_ids=to_bytes(ids, IDS)) for name, ids in contexts.items()
+        ],
+        top_k=top_k,
+        want_entropy=want_entropy,
+        top_k_min_entropy=top_k_min_entropy,
+    )
+
+
+def scores_to_message(trajectory_id: str, scores: Scores) -> teacher_scorer_pb2.ScoreResponse:
+    message = teacher_scorer_pb2.ScoreResponse(
+        trajectory_id=trajectory_id,
+        scores=[
+            teacher_scorer_pb2.ContextScore(name=name, logprobs=to_bytes(row, LOGPROBS))
+            for name, row in zip(scores.names, scores.logprobs, strict=True)
+        ],
+        teacher_revision=scores.teacher_revision,
+        seconds=scores.seconds,
+    )
+    if scores.top_k is not None:
+        message.top_k.k = scores.top_k.ids.shape[1]
+        message.top_k.ids = to_bytes(scores.top_k.ids, IDS)
+        message.top_k.logprobs = to_bytes(scores.top_k.logprobs, LOGPROBS)
+        if scores.top_k.positions is not None:
+            message.top_k.positions = to_bytes(scores.top_k.positions, IDS)
+    if scores.entropy is not None:
+        message.entropy = to_bytes(scores.entropy, LOGPROBS)
+    return message
+
+
+def scores_from_message(message: teacher_scorer_pb2.ScoreResponse) -> Scores:
+    top_k = None
+    if message.top_k.k:
+        shape = (-1, message.top_k.k)
+        ids = from_bytes(message.top_k.ids, IDS, "top_k.ids").reshape(shape)
+        rows = len(message.scores[0].logprobs) // LOGPROBS.itemsize
+        top_k = TopK(
+            ids=ids,
+            logprobs=from_bytes(message.top_k.logprobs, LOGPROBS, "top_k.logprobs").reshape(shape),
+            positions=from_bytes(message.top_k.positions, IDS, "top_k.positions") if len(ids) < rows else None,
+        )
+    return Scores(
+        names=tuple(score.name for score in message.scores),
+        logprobs=np.stack([from_bytes(score.logprobs, LOGPROBS, score.name) for score in message.scores]),
+        teacher_revision=message.teacher_revision,
+        seconds=message.seconds,
+        top_k=top_k,
+        entropy=from_bytes(message.entropy, LOGPROBS, "entropy") if message.entropy else None,
+    )
+
+
+def ticket_to_message(ticket: Ticket) -> queue_pb2.Ticket:
+    sampling = ticket.sampling
+    return queue_pb2.Ticket(
+        run=ticket.run,
+        batch=ticket.batch,
+        index=ticket.index,
+        problem_id=ticket.problem_id,
+        sample=ticket.sample,
+        seed=ticket.seed,
+        policy_version=ticket.policy_version,
+        sampling=queue_pb2.Sampling(
+            temperature=sampling.temperature, top_p=sampling.top_p, max_tokens=sampling.max_tokens
+        ),
+        contexts=ticket.contexts,
+        top_k=ticket.top_k,
+        want_entropy=ticket.want_entropy,
+        top_k_min_entropy=ticket.top_k_min_entropy,
+    )
+
+
+def ticket_from_message(message: queue_pb2.Ticket) -> Ticket:
+    sampling = message.sampling
+    return Ticket(
+        run=message.run,
+        batch=message.batch,
+        index=message.index,
+        problem_id=message.problem_id,
+        sample=message.sample,
+        seed=message.seed,
+        policy_version=message.policy_version,
+        sampling=Sampling(sampling.temperature, sampling.top_p, sampling.max_tokens),
+        contexts=tuple(message.contexts),
+        top_k=message.top_k,
+        want_entropy=message.want_entropy,
+        top_k_min_entropy=message.top_k_min_entropy if message.HasField("top_k_min_entropy") else None,
+    )
+
+
+def trajectory_to_bytes(trajectory: Trajectory) -> bytes:
+    sample = trajectory.sample
+    message = queue_pb2.Trajectory(
+        ticket=ticket_to_message(trajectory.ticket),
+        prompt_ids=to_bytes(trajectory.prompt_ids, IDS),
+        response_ids=to_bytes(sample.response_ids, IDS),
+        rollout_logprobs=to_bytes(sample.logprobs, LOGPROBS),
+        truncated=sample.truncated,
+        policy_version=sample.policy_version,
+        correct=trajectory.correct,
+        answered_after_think=trajectory.answered_after_think,
+        sampler=trajectory.sampler,
+        worker=trajectory.worker,
+        sampling_seconds=sample.seconds,
+    )
+    if trajectory.scores is not None:
+        message.scores.CopyFrom(scores_to_message(trajectory.ticket.id, trajectory.scores))
+    return message.SerializeToString()
+
+
+def trajectory_from_bytes(raw: bytes) -> Trajectory:
+    message = queue_pb2.Trajectory.FromString(raw)
+    return Trajectory(
+        ticket=ticket_from_message(message.ticket),
+        prompt_ids=from_bytes(message.prompt_ids, IDS, "prompt_ids"),
+        sample=Sample(
+            response_ids=from_bytes(message.response_ids, IDS, "response_ids"),
+            logprobs=from_bytes(message.rollout_logprobs, LOGPROBS, "rollout_logprobs"),
+            truncated=message.truncated,
+            policy_version=message.policy_version,
+            seconds=message.sampling_seconds,
+        ),
+        scores=scores_from_message(message.scores) if message.HasField("scores") else None,
+        correct=message.correct,
+        answered_after_think=message.answered_after_think,
+        sampler=message.sampler,
+        worker=message.worker,
+    )

@@ -1,0 +1,44 @@
+"""`python -m calopd.transport.health_check grpc HOST:PORT | http URL`: exit code 0 if the service is healthy."""
+
+import sys
+import urllib.request
+
+TIMEOUT_SECONDS = 8.0
+
+
+def grpc_is_well(address: str) -> bool:
+    """Whether the standard health service says SERVING."""
+    import grpc
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+    from calopd.transport.auth import channel_credentials
+
+    options = [("grpc.enable_http_proxy", 0)]
+    credentials = channel_credentials()
+    with (
+        grpc.secure_channel(address, credentials, options=options)
+        if credentials
+        else grpc.insecure_channel(address, options=options)
+    ) as channel:
+        check = health_pb2_grpc.HealthStub(channel).Check
+        answer = check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_SECONDS, wait_for_ready=True)
+    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+def http_is_well(url: str) -> bool:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(url, timeout=TIMEOUT_SECONDS) as answer:
+        return bool(answer.status == 200)
+
+
+def main() -> None:
+    kind, where = sys.argv[1:]
+    try:
+        well = {"grpc": grpc_is_well, "http": http_is_well}[kind](where)
+    except Exception as error:  # whatever keeps it from answering is the answer
+        sys.exit(f"{where}: {error}")
+    sys.exit(0 if well else f"{where}: not serving")
+
+
+if __name__ == "__main__":
+    main()

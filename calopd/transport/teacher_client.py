@@ -1,0 +1,130 @@
+"""Client of the teacher: round robin over replicas, bounded calls in flight, retries only where they are safe."""
+
+import asyncio
+import itertools
+import logging
+import random
+from collections.abc import Mapping, Sequence
+
+import grpc
+import numpy as np
+from prometheus_client import Counter
+
+from calopd.core.errors import EngineFailed, InvalidRequest, UnhealthyTeacher
+from calopd.core.score_checks import check_scores
+from calopd.core.types import Scores
+from calopd.models.tokenizers import check_same_vocabulary, fingerprint
+from calopd.transport import auth, convert
+from calopd.transport.v1 import teacher_scorer_pb2
+from calopd.transport.v1.teacher_scorer_pb2_grpc import TeacherScorerStub
+
+log = logging.getLogger(__name__)
+
+# Scoring has no side effects, so that whatever may pass is tried again; a refused request is not.
+# A server that is shutting down cancels what it has not taken up; our own cancellation is no RpcError.
+RETRIED = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.INTERNAL,
+    grpc.StatusCode.UNKNOWN,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+)
+FAILURES = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
+"""What may be the request's own doing: tried a few times, and then the caller's business."""
+MAX_FAILURES = 8
+TOO_LARGE = "larger than max"
+"""How gRPC words the refusal of a message beyond the limits; another try cannot help."""
+CHANNEL_OPTIONS = [
+    ("grpc.lb_policy_name", "round_robin"),
+    ("grpc.max_receive_message_length", 256 * 2**20),
+    ("grpc.max_send_message_length", 64 * 2**20),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.enable_http_proxy", 0),
+]
+retries = Counter("calopd_rollout_teacher_retries", "Calls to the teacher that were tried again", ["reason"])
+
+
+class TeacherClient:
+    """Talks to one or more teacher replicas. Use from one event loop."""
+
+    def __init__(
+        self, addresses: Sequence[str], *, token: str = "", deadline_seconds: float = 600.0, in_flight: int = 64
+    ) -> None:
+        credentials = auth.channel_credentials()
+        self._channels = [
+            grpc.aio.secure_channel(address, credentials, options=CHANNEL_OPTIONS)
+            if credentials
+            else grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+            for address in addresses
+        ]
+        self._all_stubs = [TeacherScorerStub(channel) for channel in self._channels]
+        self._stubs = itertools.cycle(self._all_stubs)
+        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        self._deadline = deadline_seconds
+        self._slots = asyncio.Semaphore(in_flight)
+        self._vocabulary_size = 0
+
+    async def close(self) -> None:
+        for channel in self._channels:
+            await channel.close()
+
+    async def check_vocabulary(self, student_vocabulary: Sequence[str]) -> list[teacher_scorer_pb2.DescribeResponse]:
+        """What the replicas say of themselves; one of another vocabulary is refused, saying which ids differ."""
+        described = []
+        for stub in self._all_stubs:
+            answer = await stub.Describe(teacher_scorer_pb2.DescribeRequest(), metadata=self._metadata, timeout=30)
+            if answer.vocabulary_fingerprint != fingerprint(student_vocabulary):
+                request = teacher_scorer_pb2.DescribeRequest(with_vocabulary=True)
+                full = await stub.Describe(request, metadata=self._metadata, timeout=30)
+                check_same_vocabulary(student_vocabulary, list(full.vocabulary))
+            self._vocabulary_size = answer.vocabulary_size
+            described.append(answer)
+        return described
+
+    async def score(
+        self,
+        trajectory_id: str,
+        response_ids: np.ndarray,
+        contexts: Mapping[str, np.ndarray],
+        *,
+        top_k: int = 0,
+        want_entropy: bool = False,
+        top_k_min_entropy: float | None = None,
+    ) -> Scores:
+        """Scores of one response under all contexts; waits as long as no teacher can be reached or has room."""
+        request = convert.score_request(trajectory_id, response_ids, contexts, top_k, want_entropy, top_k_min_entropy)
+        failures = 0
+        for attempt in itertools.count():
+            try:
+                async with self._slots:
+                    stub = next(self._stubs)
+                    message = await stub.Score(request, metadata=self._metadata, timeout=self._deadline)
+                scores = convert.scores_from_message(message)
+                for row in scores.logprobs:
+                    check_scores(row, len(response_ids), self._vocabulary_size or 2**31)
+                return scores
+            except grpc.aio.AioRpcError as error:
+                code, details = error.code(), error.details() or ""
+                if code == grpc.StatusCode.INVALID_ARGUMENT or TOO_LARGE in details:
+                    raise InvalidRequest(details) from None
+                failures += code in FAILURES
+                if failures == MAX_FAILURES:
+                    raise EngineFailed(f"{trajectory_id}: the teacher failed {failures} times: {details}") from None
+                if code not in RETRIED:
+                    raise
+                await self._pause(attempt, code.name, details)
+            except UnhealthyTeacher as error:
+                await self._pause(attempt, "UNHEALTHY", str(error))
+        raise AssertionError("unreachable")
+
+    async def _pause(self, attempt: int, reason: str, details: str) -> None:
+        """Ask the next replica at once; when all have been asked, wait before the next round."""
+        retries.labels(reason).inc()
+        attempt, place = divmod(attempt, len(self._all_stubs))
+        if place < len(self._all_stubs) - 1:
+            return
+        seconds = min(10.0, 0.1 * 2**attempt) * random.uniform(0.5, 1.0)
+        if attempt in (0, 4) or attempt % 20 == 0:
+            log.warning("teacher: %s (%s); trying again, round %d, in %.1f s", reason, details, attempt + 2, seconds)
+        await asyncio.sleep(seconds)

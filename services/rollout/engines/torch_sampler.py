@@ -1,0 +1,125 @@
+"""Sampling with transformers, for machines without vLLM: a wave of prompts at a time, a token of each a step."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+from transformers import DynamicCache
+
+from calopd.core.errors import PolicyError
+from calopd.models.devices import choose_device
+from calopd.models.loading import load_causal_lm
+from calopd.rundir.policies import load_policy
+from services.rollout.sampler import Finished, SampleRequest
+
+
+class _Row:
+    """A response being written."""
+
+    def __init__(self, key: int, request: SampleRequest) -> None:
+        self.key, self.request = key, request
+        self.noise = torch.Generator().manual_seed(request.seed % 2**63)
+        self.ids: list[int] = []
+        self.logprobs: list[float] = []
+
+
+class TorchBackend:
+    """Prompts wait until the wave before them is done; finished rows leave the wave at once."""
+
+    def __init__(self, path: str, *, stop_ids: list[int], dtype: str, device: str, max_rows: int) -> None:
+        self.name = f"torch {torch.__version__} (transformers {transformers.__version__})"
+        self._device = choose_device(device)
+        model = load_causal_lm("student.path", path, dtype)
+        self._lm = model.to(self._device).eval().requires_grad_(False)
+        self._stop_ids = set(stop_ids)
+        self._max_rows = max_rows
+        self._waiting: list[_Row] = []
+        self._wave: list[_Row] = []
+        self._mask = torch.empty(0, 0, dtype=torch.long)
+        self._cache = DynamicCache()
+
+    def add(self, key: int, request: SampleRequest) -> None:
+        self._waiting.append(_Row(key, request))
+
+    def abort(self, keys: set[int]) -> None:
+        self._waiting = [row for row in self._waiting if row.key not in keys]
+        self._keep([i for i, row in enumerate(self._wave) if row.key not in keys])
+
+    def load(self, directory: Path) -> None:
+        missing, unexpected = self._lm.load_state_dict(load_policy(directory), strict=False)
+        if unexpected or set(missing) - {"lm_head.weight"}:
+            raise PolicyError(f"policy {directory} does not fit the student: lacks {missing}, has {unexpected}")
+
+    @torch.inference_mode()
+    def step(self) -> list[Finished]:
+        logits = self._advance() if self._wave else self._start()
+        finished, kept = [], []
+        for i, row in enumerate(self._wave):
+            token, logprob = _draw(logits[i].float(), row)
+            row.ids.append(token)
+            row.logprobs.append(logprob)
+            stopped = token in self._stop_ids
+            if stopped or len(row.ids) >= row.request.sampling.max_tokens:
+                ids, logprobs = np.asarray(row.ids, np.int32), np.asarray(row.logprobs, np.float32)
+                finished.append(Finished(row.key, ids, logprobs, truncated=not stopped))
+            else:
+                kept.append(i)
+        self._keep(kept)
+        return finished
+
+    def _keep(self, rows: list[int]) -> None:
+        """Let go of the other rows of the wave."""
+        if len(rows) == len(self._wave):
+            return
+        self._wave = [self._wave[i] for i in rows]
+        index = torch.tensor(rows, dtype=torch.long, device=self._device)
+        self._mask = self._mask[index]
+        if rows:
+            self._cache.batch_select_indices(index)
+
+    def _start(self) -> torch.Tensor:
+        """Read the prompts of a new wave, padded on the left."""
+        self._wave, self._waiting = self._waiting[: self._max_rows], self._waiting[self._max_rows :]
+        prompts = [row.request.prompt_ids for row in self._wave]
+        longest = max(map(len, prompts))
+        ids = torch.zeros(len(prompts), longest, dtype=torch.long)
+        self._mask = torch.zeros_like(ids)
+        for i, prompt in enumerate(prompts):
+            ids[i, longest - len(prompt) :] = torch.from_numpy(prompt.astype(np.int64))
+            self._mask[i, longest - len(prompt) :] = 1
+        self._mask = self._mask.to(self._device)
+        self._cache = DynamicCache(config=self._lm.config)
+        return self._forward(ids.to(self._device), (self._mask.cumsum(1) - 1).clamp(min=0))
+
+    def _advance(self) -> torch.Tensor:
+        """Read the token that each row wrote last."""
+        ids = torch.tensor([[row.ids[-1]] for row in self._wave], device=self._device)
+        self._mask = torch.cat((self._mask, self._mask.new_ones(len(ids), 1)), dim=1)
+        return self._forward(ids, self._mask.sum(1, keepdim=True) - 1)
+
+    def _forward(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self._lm(
+            input_ids=ids,
+            attention_mask=self._mask,
+            position_ids=positions,
+            past_key_values=self._cache,
+            use_cache=True,
+            logits_to_keep=1,
+        ).logits[:, -1]
+        return logits
+
+
+def _draw(logits: torch.Tensor, row: _Row) -> tuple[int, float]:
+    """A token from the row's own noise, whatever else is in the wave, and its log-probability at temperature 1."""
+    sampling = row.request.sampling
+    logprobs = logits.log_softmax(-1)
+    probabilities = (logits / sampling.temperature).softmax(-1)
+    if sampling.top_p < 1:
+        ordered, order = probabilities.sort(descending=True)
+        ordered[ordered.cumsum(0) - ordered > sampling.top_p] = 0
+        probabilities = torch.zeros_like(probabilities).scatter_(0, order, ordered)
+    # The largest of p / Exp(1) is a sample from p.
+    noise = torch.empty(len(probabilities)).exponential_(generator=row.noise).to(probabilities.device)
+    token = int((probabilities / noise).argmax())
+    return token, float(logprobs[token])

@@ -1,0 +1,247 @@
+"""One process of `calopd tsd collect`: responses of the student, or recorded ones, scored under every context.
+
+Rollouts have an index; this replica takes every n-th. An index that is in a shard is never done again, so that a study
+goes on wherever it was killed. What was begun is always finished: a study that stopped as soon as its budget was full
+would lack the long responses.
+"""
+
+import argparse
+import asyncio
+import fcntl
+import logging
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from calopd.config import Config, load_config
+from calopd.core.contexts import BASE
+from calopd.core.errors import ConfigError, InvalidRequest
+from calopd.data.answers import is_correct
+from calopd.data.problems import load_problems, training_order
+from calopd.local.entry_point import DIE_WITH_PARENT, die_with_parent, guarded
+from calopd.models.devices import set_threads
+from calopd.models.prompts import Prompts
+from calopd.models.tokenizers import load_tokenizer, stop_ids, vocabulary
+from calopd.rundir.files import append_line, read_lines, write_json
+from calopd.study.collection import SET_ASIDE, Goal, progress_file
+from calopd.study.recorded_rollouts import RecordedFile, RecordedStudy, Response, open_recorded
+from calopd.study.shards import Rollout, Scored, Study
+from calopd.tracking.exposition import setup_logging
+from calopd.transport import auth
+from calopd.transport.teacher_client import TeacherClient
+from services.rollout.sampler import SampleRequest, SamplingEngine
+from services.rollout.server import build_backend, wait_for_teacher
+
+log = logging.getLogger(__name__)
+
+SCORED_AT_ONCE = 3
+"""Requests to a teacher at a time: nine contexts each fill its batches, and none waits beyond its deadline."""
+
+
+REFUSED_AT_MOST = 50
+"""Rollouts that may be set aside before it is asked whether anything succeeds at all."""
+
+
+class Source(Protocol):
+    """Where the response of an index comes from."""
+
+    async def get(self, index: int) -> Response: ...
+
+
+class Sampled:
+    """The student writes them: problems in the seeded order, a seed an index."""
+
+    def __init__(self, config: Config, prompts: Prompts, engine: SamplingEngine) -> None:
+        self._config, self._prompts, self._engine = config, prompts, engine
+        self._problems = list(prompts.problems.values())
+
+    async def get(self, index: int) -> Response:
+        seed = self._config.run.seed
+        ((_, number),) = training_order(len(self._problems), seed, index, 1)
+        problem = self._problems[number]
+        request = SampleRequest(self._prompts.ids(problem), self._config.rollout.sampling, seed * 1_000_003 + index)
+        sample = await asyncio.wrap_future(self._engine.sample(request))
+        return Response(problem, sample.response_ids, sample.logprobs, None, sample.truncated)
+
+
+class Recorded:
+    """They exist; where the student's log-probabilities are missing, a scorer that holds the student gives them."""
+
+    def __init__(self, recorded: RecordedFile | RecordedStudy, prompts: Prompts, student: TeacherClient | None) -> None:
+        self._recorded, self._prompts, self._student = recorded, prompts, student
+
+    async def get(self, index: int) -> Response:
+        response = await asyncio.to_thread(self._recorded.get, index)
+        if response.student_logprobs is not None:
+            return response
+        assert self._student is not None
+        prompt = {BASE: self._prompts.ids(response.problem)}
+        scores = await self._student.score(f"student-{index}", response.token_ids, prompt)
+        return Response(response.problem, response.token_ids, scores.logprobs[0], response.correct, response.truncated)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    replica: int
+    replicas: int
+
+
+class Collector:
+    def __init__(
+        self, study: Study, share: Share, goal: Goal, source: Source, teacher: TeacherClient, prompts: Prompts
+    ) -> None:
+        self.study, self.share, self.goal = study, share, goal
+        self.source, self.teacher, self.prompts = source, teacher, prompts
+        self._contexts = study.contexts
+        self._judge = ThreadPoolExecutor(1, "answers")
+        self._buffer: list[Scored] = []
+        self._flushed = time.monotonic()
+        self._rollouts = self._tokens = self._refused = 0
+        self._earlier = (0, 0)
+        self._aside = study.directory / SET_ASIDE.format(share.replica)
+
+    async def run(self, in_flight: int) -> None:
+        done = {rollout.index: rollout.tokens for _, _, rollout in self.study.rollouts()}
+        refused = {
+            row["index"] for file in self.study.directory.glob(SET_ASIDE.format("*")) for row in read_lines(file)
+        }
+        mine = [tokens for index, tokens in done.items() if index % self.share.replicas == self.share.replica]
+        self._earlier = (len(mine), sum(mine))
+        wanted = None if self.goal.tokens is None else (self.goal.tokens - sum(done.values())) / self.share.replicas
+        index = self.share.replica
+        tasks: set[asyncio.Task[None]] = set()
+        self._say()
+        while True:
+            while len(tasks) < in_flight and self._more(index, wanted, len(tasks)):
+                if index not in done and index not in refused:
+                    tasks.add(asyncio.create_task(self._work(index)))
+                index += self.share.replicas
+            if not tasks:
+                break
+            finished, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in finished:
+                task.result()
+            held = sum(scored.rollout.tokens for scored in self._buffer)
+            if held >= self.goal.shard_tokens or time.monotonic() - self._flushed > self.goal.flush_seconds:
+                await asyncio.to_thread(self._flush)
+            self._say()
+        self._flush()
+        self._say()
+
+    def _more(self, index: int, wanted: float | None, in_flight: int) -> bool:
+        """Whether to begin another; what is in flight will add about as many tokens each as the ones before."""
+        if self.goal.rollouts is not None and index >= self.goal.rollouts:
+            return False
+        expected = in_flight * self._tokens / max(self._rollouts, 1)
+        return wanted is None or self._tokens + expected < wanted
+
+    async def _work(self, index: int) -> None:
+        try:
+            response = await self.source.get(index)
+            contexts = {name: self.prompts.ids(response.problem, name) for name in self._contexts}
+            scores = await self.teacher.score(f"tsd-{index}", response.token_ids, contexts)
+        except (InvalidRequest, ConfigError) as error:
+            log.error("rollout %d is set aside: %s", index, error)
+            append_line(self._aside, {"index": index, "reason": str(error)})
+            self._refused += 1
+            if self._refused > max(REFUSED_AT_MOST, self._rollouts):
+                raise ConfigError(f"{self._refused} rollouts were set aside, more than were scored; {error}") from None
+            return
+        correct = response.correct
+        if correct is None:
+            loop = asyncio.get_running_loop()
+            text = self.prompts.decode(response.token_ids)
+            correct = await loop.run_in_executor(self._judge, is_correct, text, response.problem.answer)
+        problem, length = response.problem, len(response.token_ids)
+        rollout = Rollout(index, problem.id, length, problem.problem, problem.answer, correct, response.truncated)
+        assert response.student_logprobs is not None
+        self._buffer.append(Scored(rollout, response.token_ids, response.student_logprobs, scores.logprobs))
+        self._rollouts, self._tokens = self._rollouts + 1, self._tokens + length
+
+    def _flush(self) -> None:
+        ready, self._buffer = self._buffer, []
+        if ready:
+            self.study.write_shard(self.share.replica, ready)
+        self._flushed = time.monotonic()
+
+    def _say(self) -> None:
+        """What of this replica's share is done, for whoever shows the progress."""
+        rollouts, tokens = self._earlier
+        counts = {"rollouts": rollouts + self._rollouts, "tokens": tokens + self._tokens}
+        write_json(progress_file(self.study.directory, self.share.replica), counts)
+
+
+def texts_of(tokenizer: Any) -> list[str]:
+    """The text of every id; a fragment of a character, which has none, as the vocabulary writes it."""
+    pieces = vocabulary(tokenizer)
+    decoded = tokenizer.batch_decode([[number] for number in range(len(pieces))])
+    return [piece if "\ufffd" in text or not text else text for piece, text in zip(pieces, decoded, strict=True)]
+
+
+async def collect(config: Config, study: Study, share: Share, goal: Goal, recorded: Path | None, student: str) -> None:
+    set_threads(config.rollout.threads)
+    tokenizer = load_tokenizer(config.student.path)
+    problems = load_problems(config.data.train)
+    if share.replica == 0 and not (study.directory / "tokens.json").exists():
+        study.write_tokens(texts_of(tokenizer))
+    existing = open_recorded(recorded, problems, tokenizer) if recorded else None
+    known = {problem.id: problem for problem in [*problems, *(existing.problems if existing else ())]}
+    prompts = Prompts.configured(config, tokenizer, list(known.values()))
+
+    def client(addresses: tuple[str, ...]) -> TeacherClient:
+        return TeacherClient(
+            addresses,
+            token=auth.token(),
+            deadline_seconds=config.teacher.deadline_seconds,
+            in_flight=SCORED_AT_ONCE * len(addresses),
+        )
+
+    clients = [client(config.teacher_addresses)] + ([client((student,))] if student else [])
+    source: Source
+    if existing is not None:
+        source = Recorded(existing, prompts, clients[1] if student else None)
+    else:
+        student_path, rollout = config.student.path, config.rollout
+        longest = config.data.max_prompt_tokens + rollout.max_tokens + 1
+        stops = stop_ids(student_path, tokenizer)
+        engine = SamplingEngine(
+            build_backend(student_path, rollout, stops, max_model_len=longest, seed=config.run.seed)
+        )
+        source = Sampled(config, prompts, engine)
+    for each in clients:
+        await wait_for_teacher(each, vocabulary(tokenizer))
+    await Collector(study, share, goal, source, clients[0], prompts).run(config.rollout.max_in_flight)
+    for each in clients:
+        await each.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m services.rollout.jobs.collect", description=__doc__)
+    parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--study", type=Path, required=True)
+    parser.add_argument("--replica", type=int, default=0)
+    parser.add_argument("--replicas", type=int, default=1)
+    parser.add_argument("--recorded", type=Path)
+    parser.add_argument("--student-scorer", default="", help="host:port of a scorer that holds the student")
+    parser.add_argument("--tokens", type=int)
+    parser.add_argument("--rollouts", type=int)
+    parser.add_argument("--shard-tokens", type=int, required=True)
+    parser.add_argument("--flush-seconds", type=float, required=True)
+    arguments = parser.parse_args()
+    if os.environ.get(DIE_WITH_PARENT):
+        die_with_parent()
+    setup_logging("collect")
+    study, share = Study(arguments.study), Share(arguments.replica, arguments.replicas)
+    with (arguments.study / ".collectors").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)  # the launcher waits until no collector of an earlier start is left
+        goal = Goal.of(arguments)
+        asyncio.run(
+            collect(load_config(arguments.config), study, share, goal, arguments.recorded, arguments.student_scorer)
+        )
+
+
+if __name__ == "__main__":
+    guarded(main)

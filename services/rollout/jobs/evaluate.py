@@ -1,0 +1,92 @@
+"""One replica of `calopd eval`: samples its share of a job, checks each answer and writes it down at once."""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+from calopd.config.sections import Rollout
+from calopd.core.types import Problem
+from calopd.data.answers import answered_after_think, equal, last_boxed
+from calopd.evaluation.checkpoint_export import export_checkpoint
+from calopd.evaluation.job import Task, journal_file, load_job, read_samples
+from calopd.models.devices import set_threads
+from calopd.rundir.files import Journal
+from calopd.rundir.policies import WEIGHTS
+from services.rollout.jobs.offline import OfflineSampler
+
+
+def evaluate(directory: Path, replica: int, replicas: int, threads: int) -> None:
+    job = load_job(directory)
+    settings = job.settings
+    done = read_samples(directory)
+    # Shares are cut from all tasks, done or not, so that no replica needs to know what the others have done.
+    mine = [task for number, task in enumerate(job.tasks()) if number % replicas == replica and task.key not in done]
+    if not mine:
+        return
+    weights = Path(settings.weights) if settings.weights else None
+    if weights is not None and not (weights / WEIGHTS).exists():
+        weights = export_checkpoint(weights, directory / f"weights-{replica}")
+    set_threads(threads)
+    sampler = OfflineSampler(
+        settings.path,
+        Rollout.model_validate(
+            {
+                "engine": settings.engine,
+                "dtype": settings.dtype,
+                "temperature": settings.temperature,
+                "top_p": settings.top_p,
+                "max_tokens": settings.max_tokens,
+                "max_in_flight": settings.in_flight,
+                "tensor_parallel_size": settings.tensor_parallel_size,
+                "cpu_kv_cache_gib": settings.cpu_kv_cache_gib,
+                "threads": threads,
+            }
+        ),
+        max_prompt_tokens=settings.max_prompt_tokens,
+        seed=settings.seed,
+        weights=weights,
+        thinking=settings.thinking,
+    )
+
+    def wanted() -> Iterator[tuple[Task, Problem, int]]:
+        for task in mine:
+            yield task, task.problem, task.seed
+
+    journal = Journal(journal_file(directory, replica))
+    for task, sample, text in sampler.sample(wanted()):
+        answer = last_boxed(text)
+        journal.add(
+            {
+                "benchmark": task.benchmark,
+                "problem_id": task.problem.id,
+                "sample": task.sample,
+                "seed": task.seed,
+                "correct": answer is not None and equal(task.problem.answer, answer),
+                "answer": answer,
+                "after_think": answered_after_think(text),
+                "length": len(sample.response_ids),
+                "truncated": sample.truncated,
+                "seconds": sample.seconds,
+                "sampler": sampler.engine.name,
+                "text": text,
+                "response_ids": sample.response_ids.tolist(),
+            }
+        )
+    journal.close()
+    sampler.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m services.rollout.jobs.evaluate", description=__doc__)
+    parser.add_argument("directory", type=Path, help="where job.json is, and where samples/ goes")
+    parser.add_argument("--replica", type=int, default=0)
+    parser.add_argument("--replicas", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0 = torch's choice")
+    arguments = parser.parse_args()
+    evaluate(arguments.directory, arguments.replica, arguments.replicas, arguments.threads)
+
+
+if __name__ == "__main__":
+    from calopd.local.entry_point import guarded
+
+    guarded(main)

@@ -1,0 +1,71 @@
+"""Sampling without a queue: a list of prompts through an engine, each response given out the moment it is complete."""
+
+import queue
+from collections.abc import Hashable, Iterable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TypeVar
+
+from calopd.config.sections import Rollout
+from calopd.core.types import Problem, Sample
+from calopd.models.prompts import Prompts
+from calopd.models.tokenizers import load_tokenizer, stop_ids
+from services.rollout.sampler import SampleRequest, SamplingEngine
+from services.rollout.server import build_backend
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class OfflineSampler:
+    """A model with its tokenizer and engine; `settings` say how it is sampled."""
+
+    def __init__(
+        self,
+        path: str,
+        settings: Rollout,
+        *,
+        max_prompt_tokens: int,
+        seed: int = 0,
+        weights: Path | None = None,
+        thinking: bool = True,
+    ) -> None:
+        tokenizer = load_tokenizer(path)
+        self.prompts = Prompts(
+            tokenizer,
+            [],
+            seed=seed,
+            max_prompt_tokens=max_prompt_tokens,
+            max_context_tokens=max_prompt_tokens,
+            template_options={} if thinking else {"enable_thinking": False},
+        )
+        self._settings = settings
+        longest = max_prompt_tokens + settings.max_tokens + 1
+        stops = stop_ids(path, tokenizer)
+        self.engine = SamplingEngine(build_backend(path, settings, stops, max_model_len=longest, seed=seed))
+        if weights is not None:
+            self.engine.load_policy(weights, 0).result()
+
+    def sample(self, wanted: Iterable[tuple[Key, Problem, int]]) -> Iterator[tuple[Key, Sample, str]]:
+        """For (key, problem, seed): the key, the sample and its text, in the order of completion."""
+        waiting = iter(wanted)
+        completed: queue.Queue[tuple[Key, Future[Sample]]] = queue.Queue()
+        running = 0
+
+        def submit() -> int:
+            for key, problem, seed in waiting:
+                request = SampleRequest(self.prompts.ids(problem), self._settings.sampling, seed)
+                future = self.engine.sample(request)
+                future.add_done_callback(lambda done, key=key: completed.put((key, done)))  # type: ignore[misc]
+                return 1
+            return 0
+
+        for _ in range(self._settings.max_in_flight):
+            running += submit()
+        while running:
+            key, future = completed.get()
+            running += submit() - 1
+            sample = future.result()
+            yield key, sample, self.prompts.decode(sample.response_ids)
+
+    def close(self) -> None:
+        self.engine.stop()

@@ -1,0 +1,99 @@
+"""`calopd data solve`: one solution a problem from a strong model, through the rollout's engine; the right ones stay.
+
+Each attempt is written down the moment it is complete, so that a stopped run goes on where it was.
+"""
+
+import argparse
+from pathlib import Path
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from calopd.config.sections import Rollout
+from calopd.core.types import Problem
+from calopd.data.answers import is_correct
+from calopd.data.problems import load_problems
+from calopd.rundir.files import Journal, read_lines, write_lines
+from services.rollout.jobs.offline import OfflineSampler
+
+
+def attempts_file(out: Path) -> Path:
+    return out.with_name(out.name + ".attempts")
+
+
+def solve(arguments: argparse.Namespace) -> tuple[int, int]:
+    """Attempt what has not been attempted yet, then write the problems whose solution is right; kept and all."""
+    problems = load_problems(arguments.source)
+    file = attempts_file(arguments.out)
+    journal = Journal(file)
+    tried = {row["id"] for row in journal.rows}
+    waiting = [problem for problem in problems if problem.id not in tried]
+    if waiting:
+        _attempt(arguments, waiting, journal, done=len(problems) - len(waiting))
+    journal.close()
+    right = {row["id"]: row["solution"] for row in read_lines(file) if row["correct"]}
+    solved = [
+        {"id": p.id, "problem": p.problem, "answer": p.answer, "solution": right[p.id]}
+        for p in problems
+        if p.id in right
+    ]
+    write_lines(arguments.out, solved)
+    return len(right), len(problems)
+
+
+def _attempt(arguments: argparse.Namespace, problems: list[Problem], journal: Journal, *, done: int) -> None:
+    settings = Rollout(
+        engine=arguments.engine,
+        dtype=arguments.dtype,
+        temperature=arguments.temperature,
+        top_p=arguments.top_p,
+        max_tokens=arguments.max_tokens,
+        max_in_flight=arguments.in_flight,
+        tensor_parallel_size=arguments.tensor_parallel_size,
+    )
+    sampler = OfflineSampler(
+        arguments.model,
+        settings,
+        max_prompt_tokens=arguments.max_prompt_tokens,
+        seed=arguments.seed,
+        thinking=False,
+    )
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns) as progress:
+        task = progress.add_task("solving", completed=done, total=done + len(problems))
+        right = 0
+        wanted = ((problem, problem, arguments.seed + number) for number, problem in enumerate(problems))
+        for number, (problem, _, text) in enumerate(sampler.sample(wanted), 1):
+            correct = is_correct(text, problem.answer)
+            right += correct
+            journal.add({"id": problem.id, "correct": correct, "solution": text})
+            progress.update(task, advance=1, description=f"solving ({right} of {number} right)")
+    sampler.close()
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="calopd data solve", description=__doc__)
+    top.add_argument("source", type=Path)
+    top.add_argument("-o", "--out", type=Path, required=True)
+    top.add_argument("--model", required=True, help="model directory or hub id")
+    top.add_argument("--engine", choices=("vllm", "torch"), default="vllm")
+    top.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    top.add_argument("--tensor-parallel-size", type=int, default=1)
+    top.add_argument("--max-tokens", type=int, default=12_288)
+    top.add_argument("--max-prompt-tokens", type=int, default=2_048)
+    top.add_argument("--temperature", type=float, default=1.0)
+    top.add_argument("--top-p", type=float, default=1.0)
+    top.add_argument("--in-flight", type=int, default=256)
+    top.add_argument("--seed", type=int, default=0)
+    return top
+
+
+def main() -> None:
+    arguments = parser().parse_args()
+    kept, total = solve(arguments)
+    print(f"{kept} of {total} problems have a right solution: {arguments.out}")
+
+
+if __name__ == "__main__":
+    from calopd.local.entry_point import guarded
+
+    guarded(main)

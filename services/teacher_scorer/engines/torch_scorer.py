@@ -1,0 +1,126 @@
+"""Scoring with transformers: packed batches, LM head on response rows only, in tiles, never holding [T, V]."""
+
+import logging
+import time
+
+import numpy as np
+import torch
+from transformers import AttentionInterface
+
+from calopd.core.lm_head import score_targets
+from calopd.models.devices import choose_device
+from calopd.models.loading import load_causal_lm, revision
+from services.teacher_scorer.engines.packing import ATTENTION, attend, pack
+from services.teacher_scorer.engines.scoring_engine import BatchScores, SequenceScores, SequenceToScore
+
+log = logging.getLogger(__name__)
+
+AttentionInterface.register(ATTENTION, attend)
+
+
+CHUNK_AND_TILE = {"cpu": (512, 4_096), "cuda": (4_096, 16_384)}
+"""Rows and vocabulary entries of one tile of logits: a CPU's caches hold it, a GPU is kept busy by it."""
+
+
+class TorchEngine:
+    """A causal language model of transformers, on one device."""
+
+    name = "torch"
+
+    def __init__(
+        self, path: str, *, dtype: str, device: str, chunk: int = 0, tile: int = 0, share_prefixes: bool = True
+    ) -> None:
+        self.model = path
+        self._device = choose_device(device)
+        default_chunk, default_tile = CHUNK_AND_TILE.get(self._device.type, CHUNK_AND_TILE["cuda"])
+        self._chunk, self._tile = chunk or default_chunk, tile or default_tile
+        self._share = share_prefixes
+        model = load_causal_lm("teacher.path", path, dtype)
+        self._lm = model.to(self._device).eval().requires_grad_(False)
+        self.vocabulary_size = int(self._lm.lm_head.weight.shape[0])
+        self.max_positions = int(model.config.max_position_embeddings)
+        self.revision = revision(path, model.config.to_json_string())
+        log.info("teacher %s: %s, V = %d, revision %s", path, dtype, self.vocabulary_size, self.revision)
+
+    @torch.inference_mode()
+    def score(self, sequences: list[SequenceToScore]) -> BatchScores:
+        start = time.perf_counter()
+        packed = pack([sequence.read_ids for sequence in sequences], share=self._share).to(self._device)
+        self._lm.set_attn_implementation(ATTENTION)
+        hidden = self._lm.model(
+            input_ids=packed.ids, position_ids=packed.positions, use_cache=False, packed=packed
+        ).last_hidden_state[0]
+        middle = time.perf_counter()
+        # The score of response token j is read at the row before it.
+        rows = [own[len(s.prompt_ids) - 1 :] for own, s in zip(packed.rows, sequences, strict=True)]
+        out: list[SequenceScores | None] = [None] * len(sequences)
+        wishes = [(s.top_k, s.want_entropy, s.top_k_min_entropy) for s in sequences]
+        for wish in set(wishes):
+            members = [i for i, other in enumerate(wishes) if other == wish]
+            wanted = torch.from_numpy(np.concatenate([rows[i] for i in members])).to(self._device)
+            for i, scores in zip(members, self._head(hidden[wanted], sequences, members, *wish), strict=True):
+                out[i] = scores
+        return BatchScores(
+            [scores for scores in out if scores is not None],
+            packed.computed,
+            packed.attended - sum(sequence.tokens for sequence in sequences),
+            middle - start,
+            time.perf_counter() - middle,
+        )
+
+    def _head(
+        self,
+        hidden_TH: torch.Tensor,
+        sequences: list[SequenceToScore],
+        members: list[int],
+        top_k: int,
+        entropy: bool,
+        min_entropy: float | None,
+    ) -> list[SequenceScores]:
+        """The head over all rows of some sequences at once, and its scores cut apart again."""
+        targets = np.concatenate([sequences[i].response_ids for i in members]).astype(np.int64)
+        scores = score_targets(
+            hidden_TH,
+            self._lm.lm_head.weight,
+            torch.from_numpy(targets).to(self._device),
+            top_k=top_k,
+            entropy=entropy,
+            top_k_min_entropy=min_entropy,
+            rows=self._chunk,
+            tile=self._tile,
+        )
+        logprobs, top_ids, top_logprobs, entropies, positions = (
+            None if tensor is None else tensor.cpu().numpy()
+            for tensor in (
+                scores.logprobs,
+                scores.top_ids,
+                scores.top_logprobs,
+                scores.entropy,
+                scores.top_positions,
+            )
+        )
+        assert logprobs is not None
+        out = []
+        end = 0
+        for i in members:
+            start, end = end, end + len(sequences[i].response_ids)
+            # Without positions, the rows of the top-k are those of the tokens.
+            low, high = (start, end) if positions is None else np.searchsorted(positions, (start, end))
+            out.append(
+                SequenceScores(
+                    logprobs[start:end],
+                    None if top_ids is None else top_ids[low:high],
+                    None if top_logprobs is None else top_logprobs[low:high],
+                    None if entropies is None else entropies[start:end],
+                    None if positions is None else positions[low:high] - start,
+                )
+            )
+        return out
+
+    @torch.inference_mode()
+    def reference(self, sequence: SequenceToScore) -> np.ndarray:
+        self._lm.set_attn_implementation("sdpa")
+        tokens = torch.from_numpy(np.concatenate((sequence.prompt_ids, sequence.response_ids)).astype(np.int64))
+        logits = self._lm(input_ids=tokens[None].to(self._device), use_cache=False).logits[0].float()
+        rows = logits.log_softmax(-1)[len(sequence.prompt_ids) - 1 : -1].cpu()
+        return rows.gather(1, tokens[len(sequence.prompt_ids) :, None]).squeeze(1).numpy()

@@ -1,0 +1,98 @@
+"""Who is scored next: clients get equal shares of the tokens, and a long request does not hold up short ones."""
+
+from collections.abc import Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from itertools import count
+from time import monotonic
+
+from services.teacher_scorer.engines.scoring_engine import SequenceScores, SequenceToScore
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    scores: SequenceScores
+    seconds: float
+    """This sequence's share of the pass, by tokens."""
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """Sequences that are answered together."""
+
+    client: str
+    sequences: list[SequenceToScore]
+    urgent: bool = False
+    future: "Future[list[Scored]]" = field(default_factory=Future)
+    since: float = field(default_factory=monotonic)
+    results: dict[int, Scored] = field(default_factory=dict)
+    taken: int = 0
+    """Sequences that went into a batch."""
+    turn: float = 0.0
+
+    @property
+    def tokens(self) -> int:
+        return sum(sequence.tokens for sequence in self.sequences)
+
+
+@dataclass(slots=True)
+class _Client:
+    served: float
+    """Tokens it has had, counted from where it joined the others."""
+    requests: list[Request] = field(default_factory=list)
+
+
+class FairQueue:
+    """Requests in the order in which their sequences go into batches.
+
+    The client that has had the fewest tokens is next. Among its requests it is the one with the lowest turn: the tokens
+    that the client had when it came, plus its own. So a short one may overtake a long one, but no request lets more
+    tokens of later ones pass than it has itself.
+    """
+
+    def __init__(self) -> None:
+        self._clients: dict[str, _Client] = {}
+        self._served = 0.0
+        self._names = count()
+
+    def __len__(self) -> int:
+        return sum(len(client.requests) for client in self._clients.values())
+
+    def add(self, request: Request) -> None:
+        # The canary and its like form a client of their own that has had nothing yet.
+        name = f"\0{next(self._names)}" if request.urgent else request.client
+        request.client = name
+        client = self._clients.setdefault(name, _Client(float("-inf") if request.urgent else self._served))
+        request.turn = client.served + request.tokens
+        client.requests.append(request)
+
+    def remove(self, request: Request) -> None:
+        """Forget a request, wherever it stands."""
+        client = self._clients.get(request.client)
+        if client is not None and request in client.requests:
+            client.requests.remove(request)
+            if not client.requests:
+                del self._clients[request.client]
+
+    def take(self, budget: int) -> list[tuple[Request, int]]:
+        """The next batch: sequences (request, index) of at most `budget` tokens; one alone may exceed it."""
+        batch: list[tuple[Request, int]] = []
+        room = budget
+        while self._clients:
+            client = min(self._clients.values(), key=lambda c: c.served)
+            request = min(client.requests, key=lambda r: r.turn)
+            tokens = request.sequences[request.taken].tokens
+            if batch and tokens > room:
+                break
+            batch.append((request, request.taken))
+            room -= tokens
+            self._served = max(self._served, client.served)
+            client.served += tokens
+            request.taken += 1
+            if request.taken == len(request.sequences):
+                self.remove(request)
+        return batch
+
+
+def tokens_of(batch: Iterable[tuple[Request, int]]) -> int:
+    return sum(request.sequences[index].tokens for request, index in batch)
