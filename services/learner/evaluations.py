@@ -146,7 +146,7 @@ class Evaluations:
         log.info("policy %d: held-out accuracy %.3f on %d problems", version, result["accuracy"], len(by_problem))
 
     def newest(self) -> dict[str, float]:
-        """The result last known, for a line of prometheus.jsonl."""
+        """The result last known, for a line of metrics.jsonl."""
         known = self._status.evaluations
         if not known:
             return {}

@@ -94,7 +94,7 @@ class Learner:
             log.info("resumed at step %d from %s", self.record.step, found)
         if not self.ranks.first:
             return
-        for name in ("prometheus.jsonl", "trajectories.jsonl"):
+        for name in ("metrics.jsonl", "trajectories.jsonl"):
             keep_lines_before(self.run_dir / name, self.record.step)
         here = step_batch(self.record.step)
         for batch in self.queue.open_batches():
@@ -171,7 +171,7 @@ class Learner:
         self._finish(step)
 
     def _tell(self, line: dict[str, Any], shown: list[dict[str, Any]]) -> None:
-        append_line(self.run_dir / "prometheus.jsonl", line)
+        append_line(self.run_dir / "metrics.jsonl", line)
         for row in sorted(shown, key=lambda row: row["index"]):
             tokens = [self.tokenizer.decode([i]) for i in row["response_ids"]]
             append_line(self.run_dir / "trajectories.jsonl", {"step": line["step"], **row, "tokens": tokens})
