@@ -1,21 +1,42 @@
-"""What is measured every step: global sums over all valid tokens first, ratios once at the end."""
+"""Everything that is measured in a step, in one table.
 
+A metric is one entry of `METRICS`: its key in metrics.jsonl, its unit, its meaning, how it is computed from the sums of
+the step, and the chart that shows it. The step's line, Prometheus, TensorBoard, Weights & Biases, the report, Grafana
+and docs/metrics.md are derived from the table. Sums are over all tokens or trajectories of the step, on all ranks;
+ratios are formed once, at the end.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from calopd.core.calibration import Region, ratio_of_sums
-from calopd.core.lm_head import HeadScores
+
+Unit = Literal["ratio", "nats", "tokens", "seconds", "versions", "count", ""]
+Number = float | int | None
+
+PROBE = "{probe}"
+"""Placeholder in the key of a metric that is measured for every probe."""
 
 
-def top_k_overlap(teacher_ids: Tensor, teacher_logprobs: Tensor, student: HeadScores) -> tuple[Tensor, Tensor]:
-    """Per token [T]: |Top_T & Top_S| / K, and the sum over the intersection of min(p_T, p_S), not renormalised."""
-    assert student.top_ids is not None
-    assert student.top_logprobs is not None
-    shared_TKK = teacher_ids[:, :, None] == student.top_ids[:, None, :]
-    least = torch.minimum(teacher_logprobs.exp()[:, :, None], student.top_logprobs.exp()[:, None, :])
-    return shared_TKK.any(2).float().mean(1), (least * shared_TKK).sum((1, 2))
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A chart of the report and a panel of the Grafana dashboard; metrics that name the same chart share it."""
+
+    title: str
+    group: str
+    note: str = ""
+    """One sentence below the title; empty = the meaning of its only metric."""
+    paper: tuple[float, float] | None = None
+    """First and last value of the paper's Cal-OPD run (eval probes, relaxation 5); shown for Cal-OPD only."""
+    stacked: bool = False
+    logarithmic: bool = False
+    runbook: str = ""
+    """The section of docs/runbook.md that explains it."""
 
 
 @dataclass(slots=True)
@@ -30,7 +51,7 @@ class StepSums:
             self.sums[name] = self.sums.get(name, 0.0) + amount
 
     def add_tokens(self, advantage: Tensor, clamped: Tensor, raw: Tensor, entropy: Tensor) -> None:
-        """Sums that every method has: what it kept of the raw discrepancy, and the student's entropy; [T] each."""
+        """Sums that every method has: what it retains of the raw discrepancy, and the student's entropy; [T] each."""
         self.add(
             tokens=float(len(raw)),
             kept=advantage.double().abs(),
@@ -41,39 +62,223 @@ class StepSums:
             entropy=entropy,
         )
 
-    def add_region(self, region: Region, deviations: dict[str, Tensor]) -> None:
-        """Sums of the calibration: width of the region and mean deviation under each probe."""
+    def add_region(self, region: Region, deviations: Mapping[str, Tensor]) -> None:
+        """Sums of the calibration: width of the region, and deviation under each probe."""
         self.add(region_width=region.width, **{f"deviation_{name}": value for name, value in deviations.items()})
 
     def merge(self, other: "StepSums") -> None:
         self.add(**other.sums)
 
+    def get(self, name: str) -> float:
+        return self.sums.get(name, 0.0)
+
     def mean(self, name: str, over: str) -> float | None:
-        """sums[name] / sums[over], None where nothing was measured."""
+        """sums[name] / sums[over]; None if nothing was measured."""
         if name not in self.sums or not self.sums.get(over):
             return None
         return self.sums[name] / self.sums[over]
 
-    def ratios(self) -> dict[str, float | None]:
-        """The ratios of spec section 4 over all valid tokens of the step."""
-        kept, raw = (torch.tensor(self.sums.get(name, 0.0), dtype=torch.float64) for name in ("kept", "raw"))
-        ratios: dict[str, float | None] = {
-            "retained_ratio": ratio_of_sums(kept, raw).item(),
-            "zero_ratio": self.mean("zero", "tokens"),
-            "clamped_share": self.mean("clamped", "tokens"),
-            "sign_flip_share": self.mean("sign_flips", "tokens"),
-            "entropy": self.mean("entropy", "tokens"),
-            "region_width": self.mean("region_width", "tokens"),
-            "logprob_mismatch": self.mean("mismatch", "all_tokens"),
-            "top16_token_overlap": self.mean("token_overlap", "overlap_trajectories"),
-            "top16_mass_overlap": self.mean("mass_overlap", "overlap_trajectories"),
-        }
-        if "gate_open" in self.sums:
-            ratios |= {
-                "forward_kl": self.mean("forward_kl", "gate_open"),
-                "gate_open_share": self.mean("gate_open", "tokens"),
-            }
-        for name in self.sums:
-            if name.startswith("deviation_"):
-                ratios[name] = self.mean(name, "tokens")
-        return ratios
+
+@dataclass(slots=True)
+class StepResult:
+    """What the ranks know after the backward passes of a step; `merge` adds what another rank knows."""
+
+    sums: StepSums = field(default_factory=StepSums)
+    lengths: list[int] = field(default_factory=list)
+    """Response tokens of every trajectory."""
+    used: list[int] = field(default_factory=list)
+    """Ticket indices whose trajectories entered the gradient."""
+    shown: list[dict[str, Any]] = field(default_factory=list)
+    """Trajectories kept for the report."""
+    sampler: str = ""
+
+    def merge(self, other: "StepResult") -> None:
+        self.sums.merge(other.sums)
+        self.lengths += other.lengths
+        self.used += other.used
+        self.shown += other.shown
+        self.sampler = self.sampler or other.sampler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredStep:
+    """A finished step: the merged result of the ranks, and what the coordinator knows beside it."""
+
+    result: StepResult
+    step: int
+    epoch: int
+    learning_rate: float
+    gradient_norm: float
+    denominator: int
+    missing: int
+    """Tickets that became dead letters."""
+    seconds: float
+    idle_seconds: float
+    evaluation: tuple[int, float] | None = None
+    """Policy version and accuracy of the newest held-out evaluation."""
+
+    def mean(self, name: str, over: str) -> float | None:
+        return self.result.sums.mean(name, over)
+
+    def share(self, name: str) -> float:
+        """Share of the step's trajectories."""
+        return self.result.sums.get(name) / max(1.0, self.result.sums.get("trajectories"))
+
+    def percentile(self, q: float) -> float:
+        return float(np.percentile(self.result.lengths, q)) if self.result.lengths else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    key: str
+    """Key in metrics.jsonl, tag in TensorBoard, name in Weights & Biases."""
+    unit: Unit
+    meaning: str
+    value: Callable[[MeasuredStep], Number]
+    """None = not measured in this step."""
+    chart: Chart
+    label: str = ""
+    """Its name in a chart with several metrics."""
+    name: str = ""
+    """Last part of its Prometheus name, if that is not the key and the unit."""
+
+    @property
+    def prometheus(self) -> str:
+        """`calopd_learner_<thing>_<unit>`; the probe is a label, not a part of the name."""
+        thing = self.key.removesuffix(f"_{PROBE}")
+        unit = self.unit if self.unit not in ("", "count") and not thing.endswith(self.unit) else ""
+        return "calopd_learner_" + (self.name or "_".join(part for part in (thing, unit) if part))
+
+    @property
+    def per_probe(self) -> bool:
+        return PROBE in self.key
+
+
+def _mean(name: str, over: str) -> Callable[[MeasuredStep], Number]:
+    return lambda step: step.mean(name, over)
+
+
+def _count(name: str) -> Callable[[MeasuredStep], Number]:
+    return lambda step: int(step.result.sums.get(name))
+
+
+def _retained(step: MeasuredStep) -> float:
+    kept, raw = (torch.tensor(step.result.sums.get(name), dtype=torch.float64) for name in ("kept", "raw"))
+    return ratio_of_sums(kept, raw).item()
+
+
+RETAINED = Chart("Retained discrepancy", "Calibration", paper=(0.65, 0.52), runbook="Signal collapse")
+ZERO = Chart("Zero-advantage tokens", "Calibration", paper=(0.27, 0.34), runbook="Signal collapse")
+WIDTH = Chart("Region width", "Calibration", runbook="No calibration")
+DEVIATION = Chart(
+    "Mean deviation by probe",
+    "Calibration",
+    "Mean of D(c) = lT(c) - lT over the tokens, in nats: below 0, the probe makes the response less likely.",
+    runbook="No calibration",
+)
+CHANGED = Chart("Clamped and sign-flipped tokens", "Calibration", "Neither happens often in a healthy Cal-OPD run.")
+KEPT = Chart("Learnt from", "Calibration", "What the method keeps in the loss and its denominator.")
+FORWARD_KL = Chart("Forward KL", "Calibration", "EOPD: the gate opens if the teacher's entropy exceeds the threshold.")
+ACCURACY = Chart(
+    "Accuracy", "Student", "Rollouts at the training temperature, and the held-out problems of the newest evaluation."
+)
+LENGTH = Chart("Response length", "Student", "Tokens per response.")
+ENDINGS = Chart("How responses end", "Student", "Cut at rollout.max_tokens, and answered after the reasoning.")
+ENTROPY = Chart("Entropy", "Student")
+OVERLAP = Chart(
+    "Overlap with the teacher's top 16",
+    "Student",
+    "Tokens: share of the two top-16 sets in common. Mass: probability that both give to the common ones.",
+)
+LOSS = Chart("Loss", "Optimization")
+NORM = Chart("Gradient norm", "Optimization", logarithmic=True, runbook="Gradient norm")
+RATE = Chart("Learning rate", "Optimization")
+MISMATCH = Chart("Log-probability mismatch", "Optimization", logarithmic=True, runbook="Mismatch")
+STALENESS = Chart("Staleness", "Optimization", runbook="Staleness")
+PROGRESS = Chart("Progress", "Progress", "Optimizer steps done, epoch of the data, and published policy.")
+TICKETS = Chart("Tickets", "Progress", "A ticket becomes a trajectory or a dead letter.")
+TOKENS = Chart("Tokens per step", "Progress")
+SECONDS = Chart(
+    "Seconds by role",
+    "Time",
+    "Busy seconds of each role, and idle seconds of the learner. Roles overlap: the sum may exceed the wall time.",
+    stacked=True,
+)
+WALL = Chart("Seconds per step", "Time")
+
+METRICS: tuple[Metric, ...] = (
+    Metric("step", "", "Number of the step, from 0", lambda s: s.step, PROGRESS, "step"),
+    Metric("epoch", "", "Pass over the training problems, from 0", lambda s: s.epoch, PROGRESS, "epoch"),
+    Metric("policy_version", "", "Policy published after the step", lambda s: s.step + 1, PROGRESS, "policy"),
+    Metric("retained_ratio", "ratio", "Retained discrepancy: sum|A| / sum|A_OPD| over the tokens", _retained, RETAINED,
+           name="retained_discrepancy_ratio"),
+    Metric("zero_ratio", "ratio", "Share of tokens with zero advantage: the student is inside the teacher's region",
+           _mean("zero", "tokens"), ZERO, name="zero_advantage_ratio"),
+    Metric("region_width", "nats", "Mean of U - L over the tokens", _mean("region_width", "tokens"), WIDTH),
+    Metric(f"deviation_{PROBE}", "nats", "Mean self-deviation of the teacher under a probe",
+           _mean(f"deviation_{PROBE}", "tokens"), DEVIATION, name="self_deviation_nats"),
+    Metric("clamped_share", "ratio", "Share of tokens whose advantage was clamped",
+           _mean("clamped", "tokens"), CHANGED, "clamped", name="clamped_ratio"),
+    Metric("sign_flip_share", "ratio", "Share of tokens whose advantage has the opposite sign of A_OPD",
+           _mean("sign_flips", "tokens"), CHANGED, "sign-flipped", name="sign_flip_ratio"),
+    Metric("tokens_kept", "count", "Tokens in the loss", _count("kept_tokens"), KEPT, "tokens"),
+    Metric("trajectories_kept", "count", "Trajectories in the loss", _count("kept_trajectories"), KEPT, "trajectories"),
+    Metric("forward_kl", "nats", "Mean forward KL of the tokens whose gate is open",
+           _mean("forward_kl", "gate_open"), FORWARD_KL, "KL"),
+    Metric("gate_open_share", "ratio", "Share of tokens whose gate is open",
+           _mean("gate_open", "tokens"), FORWARD_KL, "gate open", name="gate_open_ratio"),
+    Metric("accuracy", "ratio", "Share of the step's responses with the right answer",
+           lambda s: s.share("correct"), ACCURACY, "rollouts", name="rollout_accuracy_ratio"),
+    Metric("evaluation_accuracy", "ratio", "Accuracy on the held-out problems, of the policy last evaluated",
+           lambda s: s.evaluation[1] if s.evaluation else None, ACCURACY, "held-out"),
+    Metric("evaluation_policy_version", "", "The policy last evaluated",
+           lambda s: s.evaluation[0] if s.evaluation else None, PROGRESS, "evaluated policy"),
+    Metric("response_length_mean", "tokens", "Mean response length",
+           lambda s: sum(s.result.lengths) / max(1, len(s.result.lengths)), LENGTH, "mean",
+           name="response_length_tokens"),
+    Metric("response_length_p50", "tokens", "Median response length", lambda s: s.percentile(50), LENGTH, "median"),
+    Metric("response_length_p95", "tokens", "95th percentile of the response lengths",
+           lambda s: s.percentile(95), LENGTH, "95th percentile"),
+    Metric("truncated_share", "ratio", "Share of responses cut at the limit",
+           lambda s: s.share("truncated"), ENDINGS, "cut", name="truncated_ratio"),
+    Metric("answered_after_think_share", "ratio", "Share of responses whose answer stands after </think>",
+           lambda s: s.share("after_think"), ENDINGS, "answered after thinking", name="answered_after_think_ratio"),
+    Metric("entropy", "nats", "Mean entropy of the student over the whole vocabulary",
+           _mean("entropy", "tokens"), ENTROPY, name="student_entropy_nats"),
+    Metric("top16_token_overlap", "ratio", "|Top16_T & Top16_S| / 16",
+           _mean("token_overlap", "overlap_trajectories"), OVERLAP, "tokens"),
+    Metric("top16_mass_overlap", "ratio", "Sum over the common top-16 tokens of min(p_T, p_S)",
+           _mean("mass_overlap", "overlap_trajectories"), OVERLAP, "mass"),
+    Metric("loss", "", "Policy-gradient surrogate; its size depends on the advantages",
+           lambda s: s.result.sums.get("loss") / s.denominator, LOSS),
+    Metric("grad_norm", "", "Gradient norm before clipping", lambda s: s.gradient_norm, NORM, name="gradient_norm"),
+    Metric("lr", "", "Learning rate of the optimizer step", lambda s: s.learning_rate, RATE, name="learning_rate"),
+    Metric("logprob_mismatch", "nats", "Mean |rollout - learner| log-probability; .01 to .03 in bfloat16, 1e-4 in float32",
+           _mean("mismatch", "all_tokens"), MISMATCH),
+    Metric("staleness", "versions", "Mean age of the trajectories in policy versions; 0 = strictly on-policy",
+           lambda s: s.share("staleness"), STALENESS),
+    Metric("tokens", "", "Response tokens of the step", lambda s: sum(s.result.lengths), TOKENS, name="step_tokens"),
+    Metric("tickets_used", "count", "Tickets whose trajectory was used", lambda s: len(s.result.used), TICKETS, "used"),
+    Metric("tickets_missing", "count", "Tickets that became dead letters", lambda s: s.missing, TICKETS, "missing"),
+    Metric("seconds", "seconds", "Wall time of the step", lambda s: s.seconds, WALL, name="step_seconds"),
+    Metric("seconds_rollout", "seconds", "Busy seconds of the sampling engines",
+           lambda s: s.result.sums.get("seconds_rollout"), SECONDS, "rollout", name="step_rollout_seconds"),
+    Metric("seconds_teacher", "seconds", "Busy seconds of the teachers",
+           lambda s: s.result.sums.get("seconds_teacher"), SECONDS, "teacher", name="step_teacher_seconds"),
+    Metric("seconds_learner", "seconds", "Seconds in which the learner did not wait",
+           lambda s: s.seconds - s.idle_seconds, SECONDS, "learner", name="step_learner_seconds"),
+    Metric("seconds_idle", "seconds", "Seconds in which the learner waited for trajectories",
+           lambda s: s.idle_seconds, SECONDS, "learner idle", name="step_idle_seconds"),
+)  # fmt: skip
+
+
+def step_line(step: MeasuredStep, probes: Sequence[str] = ()) -> dict[str, Number]:
+    """The line of a step in metrics.jsonl: every metric, those of a probe once per probe; None = not measured."""
+    line: dict[str, Number] = {}
+    for metric in METRICS:
+        if metric.per_probe:
+            keys = (metric.key.replace(PROBE, probe) for probe in probes)
+            line |= {key: step.mean(key, "tokens") for key in keys}
+        else:
+            line[metric.key] = metric.value(step)
+    return line

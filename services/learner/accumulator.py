@@ -13,8 +13,9 @@ from calopd.core.contexts import BASE
 from calopd.core.lm_head import HeadScores
 from calopd.core.losses import clamp_advantage, token_weights
 from calopd.core.methods import opd_advantage
-from calopd.core.step_metrics import StepSums, top_k_overlap
+from calopd.core.step_metrics import StepResult
 from calopd.core.token_selection import select_tokens
+from calopd.core.top_k_overlap import top_k_overlap
 from calopd.core.types import MethodSettings, Plan, StepFacts, TokenBatch, Trajectory
 from services.learner.micro_batch import MicroBatch, forward_kl
 from services.learner.student import Student
@@ -39,15 +40,14 @@ class Accumulator:
         self._student, self._section, self.settings = student, section, settings
         self._method = section.method
         self._device, self._world_size, self._reference = device, world_size, reference
-        self.sums = StepSums()
-        self.lengths: list[int] = []
-        self.used: list[int] = []
-        self.shown: list[dict[str, Any]] = []
-        self.sampler = ""
+        self.result = StepResult()
+
+    @property
+    def probes(self) -> tuple[str, ...]:
+        return self.settings.probes if self._method.uses_probes else ()
 
     def _pack(self, trajectories: list[Trajectory]) -> MicroBatch:
-        probes = self.settings.probes if self._method.uses_probes else ()
-        return MicroBatch.pack(trajectories, self._method.privileged or BASE, probes, self._device)
+        return MicroBatch.pack(trajectories, self._method.privileged or BASE, self.probes, self._device)
 
     def _own(self, batch: MicroBatch) -> Tensor:
         """The student's log-probabilities, before the pass that learns."""
@@ -123,11 +123,11 @@ class Accumulator:
         # FSDP averages over the ranks; the step's loss is a sum.
         (loss * self._world_size).backward()
         if extra is not None and student.forward_kl is not None:
-            self.sums.add(forward_kl=student.forward_kl * (extra.weights_T > 0), gate_open=extra.weights_T > 0)
+            self.result.sums.add(forward_kl=student.forward_kl * (extra.weights_T > 0), gate_open=extra.weights_T > 0)
         self._measure(batch, trajectories, loss, student, before, advantages, clamped, mask)
         for part, trajectory in zip(batch.parts(), trajectories, strict=True):
             if trajectory.ticket.index < show_below:
-                self.shown.append(_show(batch, part, trajectory, student, advantages, self.settings))
+                self.result.shown.append(_show(batch, part, trajectory, student, advantages, self.settings))
 
     def add_nothing(self) -> None:
         """Take part in the collectives of a round in which this rank has no trajectory."""
@@ -172,10 +172,10 @@ class Accumulator:
 
     def _count(self, trajectories: list[Trajectory]) -> None:
         """What the rollouts were like, whether the method keeps them or not."""
-        self.used += [t.ticket.index for t in trajectories]
-        self.lengths += [len(t.sample.response_ids) for t in trajectories]
-        self.sampler = trajectories[0].sampler
-        self.sums.add(
+        self.result.used += [t.ticket.index for t in trajectories]
+        self.result.lengths += [len(t.sample.response_ids) for t in trajectories]
+        self.result.sampler = trajectories[0].sampler
+        self.result.sums.add(
             trajectories=float(len(trajectories)),
             correct=float(sum(t.correct for t in trajectories)),
             after_think=float(sum(t.answered_after_think for t in trajectories)),
@@ -199,13 +199,13 @@ class Accumulator:
         own = batch.rollout_T if self._section.student_logprobs == "rollout" else student.logprobs
         raw = opd_advantage(replace(before, student_logprobs=own))
         assert student.entropy is not None
-        self.sums.add_tokens(advantages[mask], clamped[mask], raw[mask], student.entropy[mask])
+        self.result.sums.add_tokens(advantages[mask], clamped[mask], raw[mask], student.entropy[mask])
         if len(batch.probes_CT):
             region = tsd_region(batch.teacher_T[mask], batch.probes_CT[:, mask], self.settings.relaxation)
             deviations = (batch.probes_CT - batch.teacher_T)[:, mask]
-            self.sums.add_region(region, dict(zip(self.settings.probes, deviations, strict=True)))
+            self.result.sums.add_region(region, dict(zip(self.settings.probes, deviations, strict=True)))
         kept = torch.stack([mask[part].any() for part in batch.parts()])
-        self.sums.add(
+        self.result.sums.add(
             loss=loss.detach(),
             kept_trajectories=kept,
             kept_tokens=mask,
@@ -224,7 +224,7 @@ class Accumulator:
             ids, logprobs = (torch.from_numpy(a[:, :count].copy()).to(self._device) for a in (top.ids, top.logprobs))
             of_part = HeadScores(student.logprobs[part], student.top_ids[part], student.top_logprobs[part])
             tokens, mass = top_k_overlap(ids, logprobs, of_part)
-            self.sums.add(token_overlap=tokens.mean(), mass_overlap=mass.mean(), overlap_trajectories=1.0)
+            self.result.sums.add(token_overlap=tokens.mean(), mass_overlap=mass.mean(), overlap_trajectories=1.0)
 
 
 def _measured(trajectory: Trajectory) -> bool:

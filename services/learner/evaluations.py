@@ -145,12 +145,10 @@ class Evaluations:
         self._show(result)
         log.info("policy %d: held-out accuracy %.3f on %d problems", version, result["accuracy"], len(by_problem))
 
-    def newest(self) -> dict[str, float]:
-        """The result last known, for a line of metrics.jsonl."""
+    def newest(self) -> tuple[int, float] | None:
+        """Policy version and accuracy of the newest result."""
         known = self._status.evaluations
-        if not known:
-            return {}
-        return {"evaluation_accuracy": known[max(known)], "evaluation_policy_version": max(known)}
+        return (max(known), known[max(known)]) if known else None
 
     def _show(self, result: dict[str, Any]) -> None:
         self._status.evaluations[result["policy_version"]] = result["accuracy"]

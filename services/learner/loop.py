@@ -12,6 +12,7 @@ import torch
 from calopd.config import Config, keep_with_run
 from calopd.core.errors import TooFewTrajectories
 from calopd.core.losses import denominator
+from calopd.core.step_metrics import MeasuredStep, step_line
 from calopd.core.types import MethodSettings, Ticket, Trajectory
 from calopd.data.problems import load_problems
 from calopd.models.tokenizers import load_tokenizer
@@ -29,7 +30,7 @@ from services.learner.ranks import Ranks
 from services.learner.reference import frozen_reference
 from services.learner.schedule import learning_rate
 from services.learner.status import Status, serve_status
-from services.learner.step_facts import merge_facts, rollout_shape
+from services.learner.step_facts import merge_facts
 from services.learner.student import full_weights, load_student, shard
 from services.learner.tickets import step_batch, step_tickets
 
@@ -123,51 +124,40 @@ class Learner:
         self.status.phase, self.status.progress = "waiting for trajectories", f"0/{len(tickets)}"
         accumulator, dead, idle = self._accumulate(step, tickets)
         self.status.phase = "optimizer step"
-        parts = self.ranks.gather((accumulator.sums, accumulator.lengths, accumulator.used, accumulator.shown))
-        sums = parts[0][0]
-        for other in parts[1:]:
-            sums.merge(other[0])
-        lengths = [length for part in parts for length in part[1]]
-        used = sorted(index for part in parts for index in part[2])
+        result, *others = self.ranks.gather(accumulator.result)
+        for other in others:
+            result.merge(other)
+        sums, used = result.sums, sorted(result.used)
         self._check_missing(step, len(tickets) - len(used))
         rate = learning_rate(
             step, steps=self.config.run.steps, peak=settings.learning_rate, warmup_steps=settings.warmup_steps
         )
-        kept = (int(sums.sums.get("kept_trajectories", 0)), int(sums.sums.get("kept_tokens", 0)))
+        kept = (int(sums.get("kept_trajectories")), int(sums.get("kept_tokens")))
         divisor = max(1, denominator(*kept, self.config.method.aggregation))
         norm = self._optimize(divisor, rate) if kept[1] else 0.0
 
         self.record.step = step + 1
         self.record.issued += len(tickets)
         self.record.used[batch] = used
-        self.record.sampler = self.ranks.tell(accumulator.sampler or self.record.sampler)
+        self.record.sampler = result.sampler or self.record.sampler
         # A step's clock runs from line to line: saving and publishing count for the step after.
         seconds, self._clock = time.monotonic() - self._clock, time.monotonic()
         self.record.seconds += seconds
         if self.ranks.first:
-            line = {
-                "step": step,
-                "epoch": step * (len(tickets) // settings.samples) // len(self.problems),
-                **sums.ratios(),
-                "loss": sums.sums.get("loss", 0.0) / divisor,
-                "grad_norm": norm,
-                "lr": rate,
-                **rollout_shape(lengths, sums.sums),
-                "policy_version": step + 1,
-                "tokens": sum(lengths),
-                "tickets_used": len(used),
-                "tickets_missing": dead,
-                "trajectories_kept": kept[0],
-                "tokens_kept": kept[1],
-                "seconds": seconds,
-                "seconds_rollout": sums.sums.get("seconds_rollout", 0.0),
-                "seconds_teacher": sums.sums.get("seconds_teacher", 0.0),
-                "seconds_learner": seconds - idle,
-                "seconds_idle": idle,
-                **self.evaluations.newest(),
-            }
+            measured = MeasuredStep(
+                result=result,
+                step=step,
+                epoch=step * (len(tickets) // settings.samples) // len(self.problems),
+                learning_rate=rate,
+                gradient_norm=norm,
+                denominator=divisor,
+                missing=dead,
+                seconds=seconds,
+                idle_seconds=idle,
+                evaluation=self.evaluations.newest(),
+            )
             # Before the checkpoint: a line of a step that is not in it is dropped on resume, a missing one never comes.
-            self._tell(line, [row for part in parts for row in part[3]])
+            self._tell(step_line(measured, accumulator.probes), result.shown)
         self._finish(step)
 
     def _tell(self, line: dict[str, Any], shown: list[dict[str, Any]]) -> None:
@@ -241,7 +231,7 @@ class Learner:
             accumulator.add(trajectories, plan, shown) if trajectories else accumulator.add_nothing()
             prometheus.busy_seconds.inc(time.monotonic() - start)
             self.status.phase = "waiting for trajectories"
-            self.status.progress = f"{len(accumulator.used)}/{len(tickets)}"
+            self.status.progress = f"{len(accumulator.result.used)}/{len(tickets)}"
         return accumulator, len(cutter.dead), self._idle
 
     def _feed(self, step: int, tickets: list[Ticket], cutter: Cutter) -> Iterator[list[Trajectory]]:

@@ -70,7 +70,7 @@ def record(line: dict[str, Any]) -> None:
     shown = {**line, "step": line["step"] + 1}
     last_step.values = {key: shown[key] for key in STEP_METRICS if shown.get(key) is not None}
     for name, value in line.items():
-        if name.startswith("deviation_"):
+        if name.startswith("deviation_") and value is not None:
             self_deviation.labels(name.removeprefix("deviation_")).set(value)
     tokens.inc(line["tokens"])
     trajectories.inc(line["tickets_used"])

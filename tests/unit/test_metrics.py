@@ -3,7 +3,8 @@ import torch
 
 from calopd.core.calibration import Region
 from calopd.core.lm_head import HeadScores
-from calopd.core.step_metrics import StepSums, top_k_overlap
+from calopd.core.step_metrics import MeasuredStep, StepResult, StepSums, step_line
+from calopd.core.top_k_overlap import top_k_overlap
 
 
 def test_overlap_is_the_worked_one():
@@ -23,10 +24,19 @@ def sums_of(advantage: list[float], raw: list[float]) -> StepSums:
     return sums
 
 
+def line_of(sums: StepSums, *probes: str) -> dict:
+    """The line of a step with these sums."""
+    measured = MeasuredStep(
+        result=StepResult(sums), step=0, epoch=0, learning_rate=0.1, gradient_norm=1.0, denominator=1, missing=0,
+        seconds=2.0, idle_seconds=0.5,
+    )  # fmt: skip
+    return step_line(measured, probes)
+
+
 def test_ratios_are_of_global_sums_not_means_of_ratios():
     one, other = sums_of([0.0], [1.0]), sums_of([12.0, -3.0, 0.0], [12.0, -3.0, 4.0])
     one.merge(other)
-    ratios = one.ratios()
+    ratios = line_of(one)
     assert ratios["retained_ratio"] == pytest.approx(15 / 20)
     assert ratios["zero_ratio"] == pytest.approx(2 / 4)
     assert ratios["clamped_share"] == pytest.approx(1 / 4)
@@ -34,17 +44,17 @@ def test_ratios_are_of_global_sums_not_means_of_ratios():
 
 
 def test_a_teacher_equal_to_the_student_is_no_division_by_zero():
-    ratios = sums_of([0.0, 0.0], [0.0, 0.0]).ratios()
+    ratios = line_of(sums_of([0.0, 0.0], [0.0, 0.0]))
     assert ratios["retained_ratio"] == 1.0
     assert ratios["zero_ratio"] == 1.0
 
 
 def test_what_was_not_measured_is_none():
-    assert sums_of([1.0], [1.0]).ratios()["top16_token_overlap"] is None
+    assert line_of(sums_of([1.0], [1.0]))["top16_token_overlap"] is None
 
 
 def test_region_width_and_deviations_are_means_over_tokens():
     sums = sums_of([1.0, 1.0], [1.0, 1.0])
     sums.add_region(Region(torch.tensor([-2.0, -1]), torch.tensor([-1.0, -1])), {"eval+": torch.tensor([0.5, -0.1])})
-    assert sums.ratios()["region_width"] == pytest.approx(0.5)
-    assert sums.ratios()["deviation_eval+"] == pytest.approx(0.2)
+    assert line_of(sums)["region_width"] == pytest.approx(0.5)
+    assert line_of(sums, "eval+")["deviation_eval+"] == pytest.approx(0.2)
