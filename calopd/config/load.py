@@ -11,17 +11,17 @@ from pydantic import ValidationError, model_validator
 
 from calopd.config.nearest import nearest
 from calopd.config.sections import (
-    Data,
-    Evaluation,
-    Learner,
+    DataSection,
+    EvaluationSection,
+    LearnerSection,
     MethodSection,
-    Queue,
-    Rollout,
-    Run,
-    Section,
-    Student,
-    Teacher,
+    QueueSection,
+    RolloutSection,
+    RunSection,
+    StudentSection,
+    TeacherSection,
 )
+from calopd.config.sections.base import Section
 from calopd.core.errors import ConfigError
 from calopd.rundir.files import write_text
 
@@ -29,15 +29,15 @@ ENV_PREFIX = "CALOPD__"
 
 
 class Config(Section):
-    run: Run = Run()
-    data: Data
-    student: Student
-    teacher: Teacher
+    run: RunSection = RunSection()
+    data: DataSection
+    student: StudentSection
+    teacher: TeacherSection
     method: MethodSection = MethodSection()
-    rollout: Rollout = Rollout()
-    learner: Learner = Learner()
-    evaluation: Evaluation = Evaluation()
-    queue: Queue = Queue()
+    rollout: RolloutSection = RolloutSection()
+    learner: LearnerSection = LearnerSection()
+    evaluation: EvaluationSection = EvaluationSection()
+    queue: QueueSection = QueueSection()
 
     @model_validator(mode="after")
     def _groups(self) -> "Config":

@@ -253,7 +253,7 @@ METRICS: tuple[Metric, ...] = (
            lambda s: s.result.sums.get("loss") / s.denominator, LOSS),
     Metric("grad_norm", "", "Gradient norm before clipping", lambda s: s.gradient_norm, NORM, name="gradient_norm"),
     Metric("lr", "", "Learning rate of the optimizer step", lambda s: s.learning_rate, RATE, name="learning_rate"),
-    Metric("logprob_mismatch", "nats", "Mean |rollout - learner| log-probability; .01 to .03 in bfloat16, 1e-4 in float32",
+    Metric("logprob_mismatch", "nats", "Mean |rollout - learner| log-probability; about .02 in bfloat16, 0 in float32",
            _mean("mismatch", "all_tokens"), MISMATCH),
     Metric("staleness", "versions", "Mean age of the trajectories in policy versions; 0 = strictly on-policy",
            lambda s: s.share("staleness"), STALENESS),

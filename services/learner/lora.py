@@ -5,12 +5,12 @@ from contextlib import contextmanager
 
 from torch import nn
 
-from calopd.config.sections import Learner
+from calopd.config.sections import LearnerSection
 from calopd.core.errors import ConfigError
 from calopd.models.adapters import ADAPTER
 
 
-def add_adapters(lm: nn.Module, settings: Learner) -> None:
+def add_adapters(lm: nn.Module, settings: LearnerSection) -> None:
     """Freeze the model and put trainable adapters into its linear layers."""
     from peft import LoraConfig, inject_adapter_in_model
 

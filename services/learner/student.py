@@ -9,7 +9,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from calopd.config.sections import Learner
+from calopd.config.sections import LearnerSection
 from calopd.core.lm_head import ForwardKL, HeadScores, policy_objective, score_targets
 from calopd.models.adapters import merge_adapters
 from calopd.models.loading import load_causal_lm
@@ -49,7 +49,7 @@ class Student(nn.Module):
         )
 
 
-def load_student(path: str, settings: Learner) -> Student:
+def load_student(path: str, settings: LearnerSection) -> Student:
     """The initial student, float32, with adapters where the settings ask for them."""
     lm = load_causal_lm("student.path", path, "float32")
     lora_scale = None

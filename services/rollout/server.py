@@ -9,7 +9,7 @@ import grpc
 import uvicorn
 
 from calopd.config import Config
-from calopd.config.sections import Rollout
+from calopd.config.sections import RolloutSection
 from calopd.data.problems import load_all
 from calopd.models.devices import set_threads, set_vllm_environment
 from calopd.models.prompts import Prompts
@@ -25,7 +25,9 @@ from services.rollout.worker import Worker
 log = logging.getLogger(__name__)
 
 
-def build_backend(path: str, rollout: Rollout, stops: list[int], *, max_model_len: int, seed: int) -> SamplingBackend:
+def build_backend(
+    path: str, rollout: RolloutSection, stops: list[int], *, max_model_len: int, seed: int
+) -> SamplingBackend:
     """The engine that the settings name, with the model at `path` loaded."""
     if rollout.engine == "torch":
         from services.rollout.engines.torch_sampler import TorchBackend

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from calopd.config.sections import Learner, MethodSection
+from calopd.config.sections import LearnerSection, MethodSection
 from calopd.core.losses import LossAggMode, denominator
 from calopd.core.types import Sample, Sampling, Scores, Ticket, Trajectory
 from calopd.transport.redis_queue import Arrival
@@ -81,7 +81,7 @@ def form(student: Student, ranks: Ranks, everything: list[Trajectory], case: Cas
 def main(model: str, out: str, cases: str) -> None:
     ranks = Ranks("cpu")
     # Recomputed activations on one rank and kept ones on several must come to the same.
-    student = load_student(model, Learner(chunk=64, recompute_activations=ranks.size == 1))
+    student = load_student(model, LearnerSection(chunk=64, recompute_activations=ranks.size == 1))
     shard(student, ranks.mesh, "float32")
     everything = trajectories()
     formed = {case.name: form(student, ranks, everything, case) for case in (Case(*c) for c in json.loads(cases))}

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from calopd.config.sections import Rollout
+from calopd.config.sections import RolloutSection
 from calopd.core.types import Problem
 from calopd.data.answers import answered_after_think, equal, last_boxed
 from calopd.evaluation.checkpoint_export import export_checkpoint
@@ -29,7 +29,7 @@ def evaluate(directory: Path, replica: int, replicas: int, threads: int) -> None
     set_threads(threads)
     sampler = OfflineSampler(
         settings.path,
-        Rollout.model_validate(
+        RolloutSection.model_validate(
             {
                 "engine": settings.engine,
                 "dtype": settings.dtype,

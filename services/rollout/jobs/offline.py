@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TypeVar
 
-from calopd.config.sections import Rollout
+from calopd.config.sections import RolloutSection
 from calopd.core.types import Problem, Sample
 from calopd.models.prompts import Prompts
 from calopd.models.tokenizers import load_tokenizer, stop_ids
@@ -22,7 +22,7 @@ class OfflineSampler:
     def __init__(
         self,
         path: str,
-        settings: Rollout,
+        settings: RolloutSection,
         *,
         max_prompt_tokens: int,
         seed: int = 0,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from calopd.config.sections import Rollout
+from calopd.config.sections import RolloutSection
 from calopd.core.types import Problem
 from calopd.data.answers import is_correct
 from calopd.data.problems import load_problems
@@ -41,7 +41,7 @@ def solve(arguments: argparse.Namespace) -> tuple[int, int]:
 
 
 def _attempt(arguments: argparse.Namespace, problems: list[Problem], journal: Journal, *, done: int) -> None:
-    settings = Rollout(
+    settings = RolloutSection(
         engine=arguments.engine,
         dtype=arguments.dtype,
         temperature=arguments.temperature,

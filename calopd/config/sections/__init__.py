@@ -1,0 +1,23 @@
+"""The sections of a configuration, one file each: every setting, its default (the paper's recipe) and its meaning."""
+
+from calopd.config.sections.data import DataSection
+from calopd.config.sections.evaluation import EvaluationSection
+from calopd.config.sections.learner import LearnerSection
+from calopd.config.sections.method import MethodSection
+from calopd.config.sections.queue import QueueSection
+from calopd.config.sections.rollout import RolloutSection
+from calopd.config.sections.run import RunSection
+from calopd.config.sections.student import StudentSection
+from calopd.config.sections.teacher import TeacherSection
+
+__all__ = [
+    "DataSection",
+    "EvaluationSection",
+    "LearnerSection",
+    "MethodSection",
+    "QueueSection",
+    "RolloutSection",
+    "RunSection",
+    "StudentSection",
+    "TeacherSection",
+]

@@ -1,0 +1,8 @@
+"""[student]"""
+
+from calopd.config.sections.base import Section
+
+
+class StudentSection(Section):
+    path: str
+    """Model directory or hub id."""
