@@ -1,4 +1,4 @@
-"""The table of answers (tests/unit/answers.tsv) under our checker and math-verify alone; writes docs/answers.md."""
+"""The table of answers (tests/data/answers.tsv) under our checker and math-verify alone; writes docs/answers.md."""
 
 import multiprocessing as mp
 import time
@@ -11,7 +11,7 @@ from rich.progress import track
 from calopd.data.answers import is_correct
 
 ROOT = Path(__file__).parents[1]
-TABLE = ROOT / "tests" / "unit" / "answers.tsv"
+TABLE = ROOT / "tests" / "data" / "answers.tsv"
 LIMIT_SECONDS = 15.0
 
 WHY = {
@@ -79,7 +79,7 @@ def main() -> None:
     lines = [
         "# Answers: our checker beside math-verify alone",
         "",
-        "Written by `make bench-answers` from `tests/unit/answers.tsv`: hand-made cases, each a gold answer, "
+        "Written by `make bench-answers` from `tests/data/answers.tsv`: hand-made cases, each a gold answer, "
         "a response and the verdict that a careful reader gives. math-verify alone is "
         "`verify(parse(gold), parse(response))`; "
         f"one that has not ended after {LIMIT_SECONDS:.0f} s counts as no end.",

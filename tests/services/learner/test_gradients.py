@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 from calopd.core.losses import LOSS_AGG_MODES, clamp_advantage, step_loss
 from calopd.core.methods import METHODS
 from calopd.core.types import MethodSettings, TokenBatch
-from tests.services.gradients import Case, trajectories
+from tests.services.learner.gradients import Case, trajectories
 from tests.services.processes import ROOT
 
 pytestmark = pytest.mark.slow
@@ -29,7 +29,13 @@ ORDERS = [Case("seq-mean-token-mean", 150, order) for order in (3, 4)]
 
 def run(model: Path, out: Path, ranks: int, cases: list[Case]) -> dict[str, dict[str, Any]]:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    command += ["-m", "tests.services.gradients", str(model), str(out), json.dumps([astuple(case) for case in cases])]
+    command += [
+        "-m",
+        "tests.services.learner.gradients",
+        str(model),
+        str(out),
+        json.dumps([astuple(case) for case in cases]),
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

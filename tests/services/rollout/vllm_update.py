@@ -1,6 +1,6 @@
 """Script: what vLLM samples with after a policy update, against the learner's own log-probabilities.
 
-python -m tests.services.vllm_update INITIAL_MODEL POLICY_DIR -> a JSON line with the largest deviations in nats
+python -m tests.services.rollout.vllm_update INITIAL_MODEL POLICY_DIR -> a JSON line with the largest deviations in nats
 """
 
 import json

@@ -1,6 +1,6 @@
 """torchrun script: the gradient of one step, formed by the real accumulator on these ranks, for several cuts of it.
 
-python -m torch.distributed.run ... -m tests.services.gradients MODEL OUT CASES (a JSON list of `Case` values)
+python -m torch.distributed.run ... -m tests.services.learner.gradients MODEL OUT CASES (a JSON list of `Case` values)
 """
 
 import json

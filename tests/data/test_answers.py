@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from benchmarks.answers import rows
 from calopd.data.answers import answer_key, answered_after_think, is_correct, last_boxed
 from calopd.data.answers import judge as judges
-from tests.answer_forms import forms
+from tests.data.answer_forms import forms
 from tests.services.processes import ROOT
 
 TABLE = rows()
