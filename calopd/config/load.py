@@ -20,6 +20,7 @@ from calopd.config.sections import (
     RunSection,
     StudentSection,
     TeacherSection,
+    TrackingSection,
 )
 from calopd.config.sections.base import Section
 from calopd.core.errors import ConfigError
@@ -38,6 +39,7 @@ class Config(Section):
     learner: LearnerSection = LearnerSection()
     evaluation: EvaluationSection = EvaluationSection()
     queue: QueueSection = QueueSection()
+    tracking: TrackingSection = TrackingSection()
 
     @model_validator(mode="after")
     def _groups(self) -> "Config":

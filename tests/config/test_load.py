@@ -62,6 +62,9 @@ def test_overrides_beat_the_environment_and_that_the_file(minimal):
         ("learner.samples=3", "256 trajectories are no multiple of 3"),
         ("evaluation.problems=5", "data.heldout names no file"),
         ("run.name=../x", "run.name"),
+        ("tracking.trackers=['tensorbord']", "unknown tracker 'tensorbord': did you mean tensorboard"),
+        ("tracking.trackers=['wandb', 'wandb']", "names a tracker twice"),
+        ("tracking.mode=maybe", r"tracking\.mode"),
         ("nonsense", "expected section.key=value"),
     ],
 )

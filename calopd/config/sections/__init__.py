@@ -9,6 +9,7 @@ from calopd.config.sections.rollout import RolloutSection
 from calopd.config.sections.run import RunSection
 from calopd.config.sections.student import StudentSection
 from calopd.config.sections.teacher import TeacherSection
+from calopd.config.sections.tracking import TrackingSection
 
 __all__ = [
     "DataSection",
@@ -20,4 +21,5 @@ __all__ = [
     "RunSection",
     "StudentSection",
     "TeacherSection",
+    "TrackingSection",
 ]
