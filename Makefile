@@ -11,6 +11,7 @@ ON_CPU := -f docker-compose.yml -f docker-compose.cpu.yml
 # Old versions build with BuildKit only when told to.
 export DOCKER_BUILDKIT := 1
 export COMPOSE_DOCKER_CLI_BUILD := 1
+export CALOPD_VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' calopd/__init__.py)
 export REVISION := $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)
 DEPLOY := build/deploy
 

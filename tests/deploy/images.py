@@ -19,6 +19,8 @@ from pathlib import Path
 
 import yaml
 
+import calopd
+
 ROOT = Path(__file__).parents[2]
 BASE = "python:3.11-slim-bookworm"
 ROLES = ("teacher", "rollout", "learner")
@@ -77,13 +79,17 @@ def ensure_stand_ins() -> None:
             docker("build", "--network=host", "-t", image, "-", text=f"FROM {BASE}\nRUN {install}\n{rest}")
 
 
-def build_roles(version: str) -> None:
-    """The three services as `calopd/<role>:<version>-cpu`."""
+TAG = "local-cpu"
+"""The tag that docker-compose.cpu.yml uses by default."""
+
+
+def build_roles() -> None:
+    """The three services as `calopd/<role>:<TAG>`."""
     with _package_settings() as secrets:
         for role in ROLES:
             docker(
                 "build", "--network=host", "-f", "deploy/docker/Dockerfile", "--target", role, "--build-arg",
-                f"BASE={BASE}", "--build-arg", f"VERSION={version}", "-t", f"calopd/{role}:{version}-cpu",
+                f"BASE={BASE}", "--build-arg", f"VERSION={calopd.__version__}", "-t", f"calopd/{role}:{TAG}",
                 *secrets, str(ROOT),
             )  # fmt: skip
 
@@ -131,6 +137,6 @@ def size_mb(image: str) -> float:
 if __name__ == "__main__":
     ensure_base()
     ensure_stand_ins()
-    build_roles("0.1.0")
+    build_roles()
     for role in ROLES:
-        print(f"calopd/{role}:0.1.0-cpu {size_mb(f'calopd/{role}:0.1.0-cpu'):.0f} MB")
+        print(f"calopd/{role}:{TAG} {size_mb(f'calopd/{role}:{TAG}'):.0f} MB")

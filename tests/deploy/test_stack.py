@@ -65,7 +65,7 @@ class Stack:
 
     def steps_done(self) -> int:
         """Lines of metrics.jsonl, read from the volume by a container of its own: any other may be dead."""
-        volume, image = f"{PROJECT}_runs:/runs:ro", "calopd/learner:0.1.0-cpu"
+        volume, image = f"{PROJECT}_runs:/runs:ro", f"calopd/learner:{images.TAG}"
         file = "/runs/demo/metrics.jsonl"
         return len(
             images.docker("run", "--rm", "-v", volume, "--entrypoint", "cat", image, file, check=False).splitlines()
@@ -98,7 +98,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     start = time.monotonic()
     images.ensure_base()
     images.ensure_stand_ins()
-    images.build_roles("0.1.0")
+    images.build_roles()
     print(f"\nimages built: {time.monotonic() - start:.0f} s", flush=True)
     stack = Stack(tmp_path_factory.mktemp("stack"))
     stack.compose("down", "-v", "--remove-orphans")
@@ -108,7 +108,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 def test_images_hold_no_root_no_compiler_no_cache_no_secret(stack: Stack) -> None:
     for role in images.ROLES:
-        image = f"calopd/{role}:0.1.0-cpu"
+        image = f"calopd/{role}:{images.TAG}"
         print(f"{image}: {images.size_mb(image):.0f} MB", flush=True)
         script = (
             "id -u; for tool in gcc g++ cc clang make; do command -v $tool; done; "
