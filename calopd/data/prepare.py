@@ -1,4 +1,4 @@
-"""`calopd data prepare`: from published problem sets to one clean JSONL, with an account of what was done to it."""
+"""`calopd data prepare`: convert a published problem set to a clean JSONL file and count each change."""
 
 import hashlib
 import json
@@ -19,14 +19,14 @@ FORM_FEED = "\x0c"
 
 
 @dataclass(slots=True)
-class Account:
-    """What was found, and what became of it."""
+class PreparationCounts:
+    """Counts of the rows that were read, changed and dropped."""
 
     rows: int = 0
     wrappers_stripped: int = 0
     without_wrapper: int = 0
     half_wrapped: int = 0
-    """Rows with one end of the wrapper only: left as they are."""
+    """Rows with only one end of the wrapper; left unchanged."""
     repaired: int = 0
     empty: int = 0
     duplicates: int = 0
@@ -37,66 +37,66 @@ class Account:
 
 
 @dataclass(slots=True)
-class Row:
+class ProblemRow:
     problem: str
     answer: str
     solution: str
 
 
-def prepare(source: str, out: Path) -> Account:
+def prepare(source: str, out: Path) -> PreparationCounts:
     """Read a parquet or JSONL file or a hub data set, clean it and write {id, problem, answer, solution} lines.
 
-    Problems are kept in the order of their first copy, and ids are digests of the text: the same source gives the same
-    bytes on every machine.
+    Problems keep the order of their first occurrence and ids are digests of the text, so that the same source yields
+    the same bytes on every machine.
     """
-    account = Account()
+    counts = PreparationCounts()
     answers: dict[str, set[str]] = {}
-    first: dict[str, Row] = {}
+    first: dict[str, ProblemRow] = {}
     for row in _read(source):
-        account.rows += 1
-        problem = _clean(row.problem, account)
+        counts.rows += 1
+        problem = _clean(row.problem, counts)
         if not problem or not row.answer:
-            account.empty += 1
+            counts.empty += 1
             continue
         answers.setdefault(problem, set()).add(row.answer)
         if problem in first:
-            account.duplicates += 1
+            counts.duplicates += 1
             if row.solution and not first[problem].solution:
                 first[problem].solution = row.solution
         else:
-            first[problem] = Row(problem, row.answer, row.solution)
+            first[problem] = ProblemRow(problem, row.answer, row.solution)
     lines = []
     for problem, row in first.items():
         if len(answers[problem]) > 1:
-            account.conflicting_problems += 1
-            account.conflicts.append(f"{problem[:60]!r}: {', '.join(sorted(answers[problem]))}")
+            counts.conflicting_problems += 1
+            counts.conflicts.append(f"{problem[:60]!r}: {', '.join(sorted(answers[problem]))}")
             continue
-        account.with_solution += bool(row.solution)
+        counts.with_solution += bool(row.solution)
         number = hashlib.sha256(problem.encode()).hexdigest()[:16]
         lines.append({"id": number, "problem": problem, "answer": row.answer, "solution": row.solution})
-    account.problems = len(lines)
+    counts.problems = len(lines)
     write_lines(out, lines)
-    return account
+    return counts
 
 
-def _clean(text: str, account: Account) -> str:
-    """The problem itself: wrapper off, `\\f` of `\\frac` back where a form feed stood."""
+def _clean(text: str, counts: PreparationCounts) -> str:
+    """The problem without the prompt wrapper, and with form feeds restored to the `\\f` of `\\frac`."""
     text = text.strip()
     begins, ends = text.startswith(PREFIX), text.endswith(SUFFIX)
     if begins and ends:
-        account.wrappers_stripped += 1
+        counts.wrappers_stripped += 1
         text = text[len(PREFIX) : -len(SUFFIX)].strip()
     elif begins or ends:
-        account.half_wrapped += 1
+        counts.half_wrapped += 1
     else:
-        account.without_wrapper += 1
+        counts.without_wrapper += 1
     if FORM_FEED in text:
-        account.repaired += 1
+        counts.repaired += 1
         text = text.replace(FORM_FEED, "\\f")
     return text
 
 
-def _read(source: str) -> Iterator[Row]:
+def _read(source: str) -> Iterator[ProblemRow]:
     path = Path(source)
     if path.suffix == ".parquet" and path.is_file():
         yield from _read_parquet(path)
@@ -105,11 +105,11 @@ def _read(source: str) -> Iterator[Row]:
     elif source.count("/") == 1 and not source.startswith((".", "/")):
         yield from read_hub(source)
     else:
-        raise ConfigError(f"{source}: no such file, and no data set id of the form owner/name")
+        raise ConfigError(f"{source}: not a file; expected a parquet or JSONL file, or a data set id (owner/name)")
 
 
-def _read_parquet(path: Path) -> Iterator[Row]:
-    """Rows with `prompt[0].content` and `reward_model.ground_truth`, or with plain columns like those of a JSONL."""
+def _read_parquet(path: Path) -> Iterator[ProblemRow]:
+    """Rows with `prompt[0].content` and `reward_model.ground_truth`, or with the columns of the JSONL format."""
     import pyarrow.parquet as pq
 
     for batch in pq.ParquetFile(path).iter_batches(batch_size=4_096):
@@ -117,7 +117,7 @@ def _read_parquet(path: Path) -> Iterator[Row]:
             yield _row(row, str(path))
 
 
-def _read_jsonl(path: Path) -> Iterator[Row]:
+def _read_jsonl(path: Path) -> Iterator[ProblemRow]:
     with path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
             try:
@@ -127,7 +127,7 @@ def _read_jsonl(path: Path) -> Iterator[Row]:
             yield _row(row, f"{path}, line {number}")
 
 
-def _row(row: dict[str, Any], where: str) -> Row:
+def _row(row: dict[str, Any], where: str) -> ProblemRow:
     try:
         if "prompt" in row and "reward_model" in row:
             problem, answer = row["prompt"][0]["content"], row["reward_model"]["ground_truth"]
@@ -137,11 +137,11 @@ def _row(row: dict[str, Any], where: str) -> Row:
         raise ConfigError(
             f"{where}: expected prompt[0].content and reward_model.ground_truth, or problem and answer; {error!r}"
         ) from None
-    return Row(str(problem), str(answer).strip(), str(row.get("solution") or ""))
+    return ProblemRow(str(problem), str(answer).strip(), str(row.get("solution") or ""))
 
 
-def read_hub(repository: str) -> Iterator[Row]:
-    """The rows of a data set of the hub, when online: its parquet files, or its JSONL files where it has no others."""
+def read_hub(repository: str) -> Iterator[ProblemRow]:
+    """Download a hub data set and read its rows from its parquet files, or from its JSONL files if it has none."""
     for file in _download(repository):
         yield from _read_parquet(file) if file.suffix == ".parquet" else _read_jsonl(file)
 
@@ -153,10 +153,10 @@ def _download(repository: str) -> list[Path]:
         found = sorted(HfApi().list_repo_files(repository, repo_type="dataset"))
         names = [n for n in found if n.endswith(".parquet")] or [n for n in found if n.endswith(".jsonl")]
         files = [Path(hf_hub_download(repository, name, repo_type="dataset")) for name in names]
-    except Exception as error:  # the hub's client raises many kinds; all mean that it cannot be had
+    except Exception as error:  # the hub client raises many types; all mean that the download failed
         raise ConfigError(
-            f"the data set {repository} cannot be had from the hub: {str(error).splitlines()[0]}"
+            f"cannot download the data set {repository} from the hub: {str(error).splitlines()[0]}"
         ) from None
     if not files:
-        raise ConfigError(f"the data set {repository} holds no parquet or JSONL file")
+        raise ConfigError(f"the data set {repository} contains no parquet or JSONL file")
     return files

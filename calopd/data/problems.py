@@ -1,4 +1,4 @@
-"""Problems on disk, and the order in which training meets them."""
+"""Problem files, and the order in which training uses the problems."""
 
 import json
 import random
@@ -13,9 +13,9 @@ FIELDS = ("id", "problem", "answer")
 
 
 def load_problems(path: Path) -> list[Problem]:
-    """Problems of a JSONL file: {id, problem, answer, solution?} a line, ids unique."""
+    """Problems of a JSONL file: one {id, problem, answer, solution?} per line, with unique ids."""
     if not path.is_file():
-        raise ConfigError(f"no problems at {path}: expected a JSONL file with a line {{id, problem, answer}} a problem")
+        raise ConfigError(f"no problems at {path}: expected a JSONL file with one {{id, problem, answer}} per line")
     problems: dict[str, Problem] = {}
     with path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
@@ -27,20 +27,20 @@ def load_problems(path: Path) -> list[Problem]:
                     f"{path}, line {number}: expected an object with {', '.join(FIELDS)}; {error!r}"
                 ) from None
             if fields["id"] in problems:
-                raise ConfigError(f"{path}, line {number}: the id {fields['id']!r} stands there twice")
+                raise ConfigError(f"{path}, line {number}: duplicate id {fields['id']!r}; ids must be unique")
             problems[fields["id"]] = Problem(**fields, solution=str(row.get("solution") or ""))
     if not problems:
-        raise ConfigError(f"{path} holds no problem")
+        raise ConfigError(f"{path} contains no problems: expected one {{id, problem, answer}} per line")
     return list(problems.values())
 
 
 def load_all(train: Path, heldout: Path | None) -> tuple[list[Problem], list[Problem]]:
-    """Training and held-out problems; refused where an id stands in both, for a ticket names a problem by its id."""
+    """Training and held-out problems. Tickets name problems by id, so an id in both files is an error."""
     training = load_problems(train)
     held = load_problems(heldout) if heldout is not None else []
     both = {problem.id for problem in training} & {problem.id for problem in held}
     if both:
-        raise ConfigError(f"{len(both)} ids stand in both {train} and {heldout}, e.g. {min(both)!r}: make them differ")
+        raise ConfigError(f"{len(both)} ids are in both {train} and {heldout}, e.g. {min(both)!r}: rename one of each")
     return training, held
 
 
@@ -52,9 +52,9 @@ def _epoch_order(count: int, seed: int, epoch: int) -> tuple[int, ...]:
 
 
 def training_order(count: int, seed: int, start: int, length: int) -> Iterator[tuple[int, int]]:
-    """(epoch, problem number) at the positions start .. start+length of an endless sequence of shuffled epochs.
+    """(epoch, problem number) at positions start .. start+length of an endless sequence of shuffled epochs.
 
-    A function of the position alone: to resume in mid-epoch is to ask from there.
+    Depends only on the position, so training can resume in the middle of an epoch.
     """
     for position in range(start, start + length):
         epoch, offset = divmod(position, count)

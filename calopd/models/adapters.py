@@ -5,11 +5,11 @@ from collections.abc import Mapping
 import torch
 
 ADAPTER = "default"
-"""The name of the adapters in a state dict."""
+"""Name of the adapter in the state dict keys."""
 
 
 def merge_adapters(weights: Mapping[str, torch.Tensor], scale: float) -> dict[str, torch.Tensor]:
-    """W + scale * B A under the plain names of the model, from a state dict with adapters."""
+    """Merge the adapters of a state dict into its weights, W + scale * B A, under the names of the base model."""
     out = {}
     for name, tensor in weights.items():
         if "lora_" in name:

@@ -1,4 +1,4 @@
-"""Where to compute: the same code on CPU and GPU, chosen by one setting."""
+"""Device and thread selection for CPU and GPU."""
 
 import os
 import shutil
@@ -7,7 +7,7 @@ import torch
 
 
 def choose_device(setting: str) -> torch.device:
-    """`auto` = this process's GPU where there is one, else the CPU."""
+    """The device of a setting; `auto` is the GPU of this rank if CUDA is available, else the CPU."""
     if setting != "auto":
         return torch.device(setting)
     return (
@@ -18,20 +18,20 @@ def choose_device(setting: str) -> torch.device:
 
 
 def set_threads(count: int) -> None:
-    """CPU threads of this process; 0 leaves torch's choice."""
+    """Set the number of CPU threads of this process; 0 keeps the default of torch."""
     if count:
         torch.set_num_threads(count)
 
 
 def set_vllm_environment(kv_cache_gib: int, threads: int) -> None:
-    """What vLLM reads at import: called before it."""
+    """Set the environment variables that vLLM reads at import; call this before importing vLLM."""
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(kv_cache_gib))
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     if not torch.cuda.is_available():
-        # In one process: a second one would be bound to a single core and take five times as long to start.
+        # A second process would be bound to a single core and take five times as long to start.
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         os.environ.setdefault("OMP_NUM_THREADS", str(threads or os.cpu_count()))
         if shutil.which("g++") is None:
-            # A small function of vLLM's sampler is compiled on its first call; images have no compiler.
+            # vLLM's sampler compiles a small function on its first call, and the images have no compiler.
             os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")

@@ -1,4 +1,4 @@
-"""Loading a causal language model the one safe way: safetensors, no remote code, one clear line where it fails."""
+"""Loading of causal language models: safetensors only, no remote code, one-line errors."""
 
 import hashlib
 import json
@@ -11,7 +11,7 @@ from calopd.core.errors import ConfigError
 
 
 def load_causal_lm(key: str, path: str, dtype: str) -> Any:
-    """The model at `path`; `key` is the setting that named it."""
+    """Load the model at `path`; `key` is the setting that names it, for error messages."""
     from transformers import AutoModelForCausalLM
 
     try:
@@ -23,14 +23,14 @@ def load_causal_lm(key: str, path: str, dtype: str) -> Any:
             trust_remote_code=False,
         )
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{key} = {path!r}: no model there ({str(error).splitlines()[0]})") from None
+        raise ConfigError(f"{key} = {path!r}: cannot load a model ({str(error).splitlines()[0]})") from None
     if getattr(model.lm_head, "bias", None) is not None:
         raise ConfigError(f"{key} = {path!r}: an LM head with a bias is not supported")
     return model
 
 
 def revision(path: str, config: str) -> str:
-    """A name for these weights: a digest over the configuration and samples from all over the weight files."""
+    """Identifier of the weights: a digest of the configuration and of samples spread over the weight files."""
     digest = hashlib.sha256(json.dumps(json.loads(config), sort_keys=True).encode())
     for file in sorted(Path(path).glob("*.safetensors")):
         size = file.stat().st_size

@@ -1,4 +1,4 @@
-"""Prompt ids of any problem under any context."""
+"""Rendering of problems and contexts into prompt token ids."""
 
 import logging
 import re
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class Prompts:
-    """Prompt ids of any problem under any context."""
+    """Renders the prompt token ids of a problem under a context."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Prompts:
 
     @classmethod
     def configured(cls, config: "Config", tokenizer: Any, problems: Sequence[Problem]) -> "Prompts":
-        """The prompts of a run."""
+        """Prompts with the settings of a run."""
         return cls(
             tokenizer,
             problems,
@@ -61,11 +61,12 @@ class Prompts:
         return self._lengths[text]
 
     def intervention(self, problem: Problem, context: str, cut: int = 0) -> str:
-        """The text that a context adds for this problem; `cut` tokens of the solution's beginning are left out."""
+        """The text that a context adds to this problem, without the first `cut` tokens of the solution."""
         if context == BASE:
             return ""
         if context not in self._interventions:
-            raise InvalidRequest(f"unknown context {context!r}; there are {', '.join([BASE, *self._interventions])}")
+            known = ", ".join([BASE, *self._interventions])
+            raise InvalidRequest(f"unknown context {context!r}; expected one of {known}")
         text = self._interventions[context]
         negative = context.endswith("-")
         fields = {"problem": problem.problem, "answer": problem.answer, "solution": problem.solution}
@@ -73,11 +74,14 @@ class Prompts:
             fields["answer"] = wrong_answer(problem.answer, problem.id, self._seed)
         if "{solution}" in text:
             if not problem.solution:
-                raise ConfigError(f"problem {problem.id} has no solution, which the context {context!r} needs")
+                raise ConfigError(
+                    f"problem {problem.id} has no solution, which the context {context!r} needs: "
+                    "add solutions to the problems or choose other contexts"
+                )
             if negative:
                 solution, near = unrelated_solution(problem, self._ordered, self._length, self._seed)
                 if not near:
-                    log.warning("problem %s: no unrelated solution within 10 %% of its length; the nearest", problem.id)
+                    log.warning("problem %s: no unrelated solution of similar length, using the nearest", problem.id)
                 fields["solution"] = solution
             if cut:
                 kept = self.tokenizer.encode(fields["solution"], add_special_tokens=False)[cut:]
@@ -85,9 +89,9 @@ class Prompts:
         return re.sub(r"\{(problem|answer|solution)\}", lambda match: fields[match[1]], text)
 
     def ids(self, problem: Problem, context: str = BASE) -> np.ndarray:
-        """int32 prompt ids, ending with the assistant marker (a template that opens `<think>` is not let to).
+        """int32 prompt ids, ending with the assistant marker (without the `<think>` that some templates append).
 
-        A prompt that its solution makes too long loses the beginning of the solution, and nothing else.
+        If the solution makes the prompt too long, the beginning of the solution is cut.
         """
         key = "max_prompt_tokens" if context == BASE else "max_context_tokens"
         limit = self._limits[key]
@@ -98,8 +102,8 @@ class Prompts:
             shorter = self._render(problem, context, cut)
             if len(shorter) >= len(ids):
                 raise ConfigError(
-                    f"problem {problem.id} under {context} has a prompt of {len(ids)} tokens, more than the {limit} of "
-                    f"data.{key}: raise it, or drop the problem"
+                    f"problem {problem.id} under {context} has a prompt of {len(ids)} tokens, more than "
+                    f"data.{key} = {limit}: raise the limit or remove the problem"
                 )
             ids = shorter
         return ids

@@ -1,4 +1,4 @@
-"""Tokenizers: loading, and the vocabulary that teacher and student must share."""
+"""Tokenizer loading, and the check that teacher and student share a vocabulary."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from calopd.core.errors import ConfigError, VocabularyMismatch
 
 
 def load_tokenizer(path: str | Path) -> Any:
-    """The tokenizer of a model directory or hub id; no remote code."""
+    """Load the tokenizer of a model directory or hub id, without remote code."""
     from transformers import AutoTokenizer
 
     try:
@@ -17,12 +17,12 @@ def load_tokenizer(path: str | Path) -> Any:
     except (OSError, ValueError) as error:
         raise ConfigError(f"no tokenizer at {path}: {str(error).splitlines()[0]}") from None
     if not tokenizer.chat_template:
-        raise ConfigError(f"the tokenizer at {path} has no chat template: an instruct model is needed")
+        raise ConfigError(f"the tokenizer at {path} has no chat template: use an instruct model")
     return tokenizer
 
 
 def stop_ids(path: str | Path, tokenizer: Any) -> list[int]:
-    """The ids that end a response: the tokenizer's end of turn, and what the model's generation settings name."""
+    """Token ids that end a response: the EOS ids of the tokenizer and of the generation configuration."""
     from transformers import GenerationConfig
 
     try:
@@ -34,7 +34,7 @@ def stop_ids(path: str | Path, tokenizer: Any) -> list[int]:
 
 
 def vocabulary(tokenizer: Any) -> list[str]:
-    """Token of id i at position i; an id without a token is ''."""
+    """The token of id i at index i; '' for an id without a token."""
     tokens: Mapping[str, int] = tokenizer.get_vocab()
     out = [""] * (max(tokens.values()) + 1)
     for token, number in tokens.items():
@@ -50,13 +50,13 @@ def fingerprint(tokens: Sequence[str]) -> str:
 
 
 def check_same_vocabulary(student: Sequence[str], teacher: Sequence[str]) -> None:
-    """Refuse a teacher whose ids mean other tokens, naming the first ids that differ."""
+    """Raise VocabularyMismatch, naming the first ids that differ, unless both vocabularies are identical."""
     width = max(len(student), len(teacher))
     ours, theirs = (list(tokens) + [""] * (width - len(tokens)) for tokens in (student, teacher))
     differ = [i for i in range(width) if ours[i] != theirs[i]]
     if differ:
         shown = "; ".join(f"id {i}: student {ours[i]!r}, teacher {theirs[i]!r}" for i in differ[:5])
         raise VocabularyMismatch(
-            f"teacher and student differ in {len(differ)} of {width} ids ({shown}): "
-            "the response ids would mean other words to the teacher. Choose a pair of one family."
+            f"teacher and student differ in {len(differ)} of {width} token ids ({shown}): "
+            "the response ids would mean other tokens to the teacher. Choose a teacher and a student of one family."
         )

@@ -70,7 +70,7 @@ def test_what_is_no_problem_is_named_by_line(tmp_path, text, message):
 
 
 def test_a_missing_source_is_named(tmp_path):
-    with pytest.raises(ConfigError, match="no such file"):
+    with pytest.raises(ConfigError, match="expected a parquet or JSONL file"):
         prepare(str(tmp_path / "none.parquet"), tmp_path / "out.jsonl")
 
 

@@ -1,4 +1,4 @@
-"""Where a response says its answer."""
+"""Extraction of the boxed answer from a response."""
 
 import re
 
@@ -6,8 +6,8 @@ _BRACES = re.compile(r"\\boxed\s*\{|\\[{}]|[{}]")
 
 
 def last_boxed(text: str) -> str | None:
-    """The content of the last balanced `\\boxed{...}`, or None; one pass, whatever the student repeats."""
-    opened: list[int] = []  # where the content of each open brace starts; -1 for a brace that boxes nothing
+    """The content of the last balanced `\\boxed{...}`, or None. Linear time, also for repetitive responses."""
+    opened: list[int] = []  # content start of each open brace; -1 for a brace without \boxed
     last: tuple[int, int] | None = None
     for brace in _BRACES.finditer(text):
         if brace[0].startswith("\\boxed"):
@@ -22,5 +22,5 @@ def last_boxed(text: str) -> str | None:
 
 
 def answered_after_think(response: str) -> bool:
-    """Whether the boxed answer stood after the end of the thinking."""
+    """Whether a boxed answer appears after `</think>`."""
     return last_boxed(response.rpartition("</think>")[2]) is not None if "</think>" in response else False

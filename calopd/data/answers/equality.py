@@ -1,4 +1,4 @@
-"""Two answers, compared: as text, as numbers, part by part; what is left is algebra, and math-verify's."""
+"""Equality of two answers: as text, as numbers, part by part. math-verify decides the remaining cases."""
 
 import re
 from collections.abc import Callable
@@ -9,10 +9,10 @@ from calopd.data.answers.normalize import normalise, plain
 from calopd.data.answers.quantity import key, quantity, same_quantity, same_unit, split_unit, unwrapped
 
 MAX_LENGTH = 2_000
-"""A longer answer is compared letter by letter only."""
+"""Longer answers are compared as plain text only."""
 MAX_PARTS = 64
 MAX_QUESTIONS = 32
-"""What math-verify is asked for one answer: a list of odd things, each compared with each, must end too."""
+"""Calls to math-verify per answer: bounds the pairwise comparison of two long lists."""
 
 _EQUALS = re.compile(r"(?<![<>!:=])=(?!=)")
 _NAME = re.compile(
@@ -21,17 +21,17 @@ _NAME = re.compile(
 )
 _RELATION = re.compile(r"[<>]|\\(?:le|ge|ne|in|cup|cap|setminus|begin|pm|mp|lt|gt|mathbb)(?![A-Za-z])")
 _VARIABLE = re.compile(r"[+-]?[\d.]+ ?[A-Za-z]")
-"""`5m` is no 5: outside \\text{}, a single letter is a variable and no unit."""
+"""`5m` is not 5: outside \\text{}, a single letter is a variable, not a unit."""
 _LABEL = re.compile(r"\(?([A-J])\s*[).:]\s*(.*)", re.DOTALL)
 _OPEN, _SHUT = "([{", ")]}"
 
 Ask = Callable[[str, str], bool]
-"""How math-verify is asked."""
+"""(gold, given) -> whether math-verify considers them equal."""
 
 
 @lru_cache(maxsize=4_096)
 def equal(gold: str, given: str) -> bool:
-    """Whether a given answer equals the gold one; what cannot be told within the limits is not equal."""
+    """Whether a given answer equals the gold answer; False if the limits are reached first."""
     if len(gold) > MAX_LENGTH or len(given) > MAX_LENGTH:
         return gold.strip() == given.strip()
     asked = 0
@@ -50,7 +50,7 @@ def equal(gold: str, given: str) -> bool:
 
 
 def answer_key(given: str) -> str:
-    """The same for answers that are spelled alike or are the same number: what a majority is counted by."""
+    """Key for majority votes: identical for answers that are the same number or the same normalised text."""
     return given.strip() if len(given) > MAX_LENGTH else key(normalise(given))
 
 
@@ -84,7 +84,7 @@ def _equal(ask: Ask, gold: str, given: str) -> bool:
 
 
 def _parts(text: str) -> tuple[str, list[str]] | None:
-    """The brackets ('' = a bare list) and the parts of a tuple, set, interval or list; None for anything else."""
+    """Brackets ('' = a bare list) and parts of a tuple, set, interval or list; None for anything else."""
     text = text.strip()
     inner, brackets = text, ""
     for start, end in (("\\{", "\\}"), ("(", ")"), ("[", "]"), ("(", "]"), ("[", ")")):
@@ -104,7 +104,7 @@ def _parts(text: str) -> tuple[str, list[str]] | None:
 
 
 def _encloses(text: str) -> bool:
-    """Whether the first bracket closes at the very end."""
+    """Whether the first bracket closes at the end of the text."""
     depth = 0
     for place, char in enumerate(text):
         depth += (char in _OPEN) - (char in _SHUT)
@@ -114,7 +114,7 @@ def _encloses(text: str) -> bool:
 
 
 def _same_parts(same: Ask, gold_brackets: str, gold: list[str], brackets: str, given: list[str]) -> bool:
-    """Tuples and intervals in order and with the same brackets; sets and bare lists in any order."""
+    """Compare parts: tuples and intervals in order and with the same brackets, sets and bare lists in any order."""
     loose = ("", "\\{\\}")
     if gold_brackets in loose and brackets in loose:
         gold, given = list(dict.fromkeys(gold)), list(dict.fromkeys(given))
@@ -125,7 +125,7 @@ def _same_parts(same: Ask, gold_brackets: str, gold: list[str], brackets: str, g
 
 
 def _right_sides(gold: str, given: str) -> tuple[str, str] | None:
-    """`x = 5` for `5`: the right side, where the left one is but a name or gold asks for no equation."""
+    """Right sides to compare (`x = 5` matches `5`) if gold is not an equation or its left side is only a name."""
     golds, givens = _EQUALS.split(gold), _EQUALS.split(given)
     if len(golds) == 1 and len(givens) > 1:
         return gold, givens[-1].strip()
@@ -138,7 +138,7 @@ def _right_sides(gold: str, given: str) -> tuple[str, str] | None:
 
 
 def _same_words(ask: Ask, gold: str, given: str) -> bool | None:
-    """Labels and words; None for what is not."""
+    """Compare choice labels and words; None if the answers are neither."""
     if match := _LABEL.fullmatch(unwrapped(given).replace("\\text{", "").replace("}", "")):
         label, rest = match[1], match[2].strip()
         if re.fullmatch(r"\(?[A-J]\)?", plain(gold), re.IGNORECASE):
@@ -149,7 +149,7 @@ def _same_words(ask: Ask, gold: str, given: str) -> bool | None:
     if any(len(word) > 1 and re.fullmatch(r"[A-Za-z' -]+", word) for word in words):
         return plain(unwrapped(gold)) == plain(unwrapped(given))
     bare = [plain(unwrapped(text)) for text in (gold, given)]
-    # A product of variables names none of them twice, and is short: `abc` is algebra, `even` is not.
+    # A product of variables is short and repeats none of them: `abc` is algebra, `even` is a word.
     if all(text.isalpha() for text in bare) and any(len(t) > 4 or len(set(t)) < len(t) for t in bare):
         return bare[0] == bare[1]
     return None

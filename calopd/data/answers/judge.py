@@ -1,7 +1,7 @@
-"""math-verify in a process of its own, whose time and memory end at a limit, whatever it was given.
+"""math-verify in a separate process with hard limits on CPU time and memory.
 
-The process imports math-verify once and answers from a fork of itself. A fork that runs into a limit is ended by the
-kernel, in the middle of whatever it computes, and the next one is there in milliseconds.
+The process imports math-verify once and answers requests from a fork of itself. The kernel kills a fork that reaches a
+limit, even inside C code, and the parent forks a replacement within milliseconds.
 """
 
 import atexit
@@ -16,14 +16,14 @@ import sys
 import threading
 
 CPU_SECONDS = 2.0
-"""What one comparison may compute. CPU time: a busy machine does not change a verdict."""
+"""Limit of one comparison, in CPU time, so that the load of the machine does not change a verdict."""
 WALL_SECONDS = 20.0
 MEMORY_BYTES = 1 << 30
 START_SECONDS = 60.0
 
 
 def _serve() -> None:
-    """A JSON pair [gold, given, seconds] a line in, true, false or null (a limit was met) a line out."""
+    """Read one JSON [gold, given, seconds] per line; write one true, false or null (limit reached) per line."""
     from math_verify import parse, verify
 
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
@@ -41,18 +41,18 @@ def _serve() -> None:
 
 
 def _answer(parse, verify) -> None:  # type: ignore[no-untyped-def]
-    """Answer until there are no more questions, or until one ends this process."""
+    """Answer requests until stdin ends or a limit kills this process."""
     for line in sys.stdin:
         gold, given, seconds = json.loads(line)
         signal.setitimer(signal.ITIMER_PROF, seconds)
         signal.setitimer(signal.ITIMER_REAL, WALL_SECONDS)
         try:
-            # The gold answer first: math-verify is not symmetric. Its own time limits are signals that C code outlasts.
+            # Gold first: math-verify is not symmetric. Its own timeouts use signals, which C code does not handle.
             sides = [parse(f"${text}$", parsing_timeout=None) for text in (gold, given)]
             verdict = bool(verify(*sides, timeout_seconds=None, allow_set_relation_comp=True))
         except MemoryError:
             os._exit(1)
-        except Exception:  # sympy raises anything on odd input, and odd input is not equal
+        except Exception:  # sympy raises arbitrary errors on malformed input, which equals nothing
             verdict = False
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -65,18 +65,18 @@ def _say(word: str) -> None:
 
 
 class OverLimit(Exception):
-    """A comparison that did not end within its limits."""
+    """A comparison exceeded its limits."""
 
 
 class Judge:
-    """Asks the process, one comparison at a time; starts it at the first."""
+    """Client of the math-verify process: one comparison at a time; the first call starts the process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
 
     def equal(self, gold: str, given: str, seconds: float | None = None) -> bool:
-        """math-verify's verdict; OverLimit where it does not come to one within its limits."""
+        """The verdict of math-verify; raises OverLimit if the limits are reached first."""
         with self._lock:
             process = self._process if self._process and self._process.poll() is None else self._start()
             assert process.stdin is not None
@@ -99,10 +99,10 @@ class Judge:
         return process.stdout.readline().strip() or None if ready else None
 
     def _start(self) -> "subprocess.Popen[str]":
-        """Started and imported before the first request, which would otherwise pay for it out of its own limit."""
+        """Start the process and wait for its imports, so that they do not count towards the limit of a request."""
         command = [sys.executable, "-m", "calopd.data.answers.judge"]
         pipe = subprocess.PIPE
-        # sympy's order of terms, and with it the time that it takes, follows the hash seed.
+        # The order of terms in sympy, and with it the computing time, depends on the hash seed.
         environment = {**os.environ, "PYTHONHASHSEED": "0"}
         self._process = subprocess.Popen(
             command,
@@ -115,13 +115,13 @@ class Judge:
         )
         if self._read(self._process, START_SECONDS) != "ready":
             self.stop()
-            raise RuntimeError("the judge of answers does not start: is math-verify installed?")
+            raise RuntimeError("the math-verify process did not start: check that math-verify is installed")
         return self._process
 
     def stop(self) -> None:
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)  # with the fork that may be computing
+                os.killpg(self._process.pid, signal.SIGKILL)  # includes a fork that is still computing
             self._process.communicate()
             self._process = None
 

@@ -1,4 +1,4 @@
-"""One spelling for LaTeX that means the same. Spaces stay, one at a time: `1 1/2` and `1, 234` need them."""
+"""Normalisation of equivalent LaTeX to one spelling. Single spaces stay: `1 1/2` and `1, 234` need them."""
 
 import re
 import unicodedata
@@ -42,9 +42,9 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 
 
 def normalise(answer: str) -> str:
-    """The answer without what only sets it: delimiters, sizes, spacing, fonts, one of several names of a symbol."""
+    """The answer without typesetting: delimiters, sizes, spacing, fonts and synonyms of symbols."""
     answer = unicodedata.normalize("NFKC", _SYMBOL.sub(lambda match: _SYMBOLS[match[0]], answer))
-    # An amount of money says so behind the number, as other units do; the other dollar signs delimit.
+    # A currency sign moves behind the number, like any unit; the other dollar signs are delimiters.
     if money := re.match(r"\s*(-?)\s*(\\\$|€|£)", answer):
         answer = f"{money[1]}{answer[money.end() :]}\\text{{{_MONEY[money[2]]}}}"
     answer = answer.replace("\\$", "").replace("$", "")
@@ -54,7 +54,7 @@ def normalise(answer: str) -> str:
 
 
 def plain(answer: str) -> str:
-    """What is compared letter by letter: no fonts, no spaces, no case where it is a word."""
+    """The text for literal comparison: no fonts and no spaces; words are case-folded."""
     answer = re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", answer)
     answer = re.sub(r"\s+(?!\d)|(?<!\d)\s+", "", answer)
     return answer.casefold() if answer.isalpha() else answer

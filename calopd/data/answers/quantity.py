@@ -1,4 +1,4 @@
-"""Numbers with or without a unit, read without any algebra: what nearly every answer is."""
+"""Numbers with an optional unit, parsed without algebra. They cover nearly every answer."""
 
 import re
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from fractions import Fraction
 from calopd.data.answers.normalize import plain
 
 PLACES = 6
-"""A decimal with at least so many places stands for the number that it was rounded or cut from: 0.333333 for 1/3."""
+"""A decimal with at least this many places also equals the number it rounds or truncates: 0.333333 equals 1/3."""
 
 _NAMES = {
     "mm": "millimeter millimetre", "cm": "centimeter centimetre", "m": "meter metre", "km": "kilometer kilometre",
@@ -45,13 +45,13 @@ _BASE = re.compile(r"(?<=\d) ?_ ?(?:\{ ?(?:\\text\{)?(?P<base>\d{1,2}|[a-z]{3,})
 class Quantity:
     value: Fraction
     unit: str
-    """'' = none; a word that is no unit (`12 apples`) counts as none."""
+    """'' = none; a word that is not a known unit (`12 apples`) counts as none."""
     places: int | None
     """Decimal places, for a number written as a decimal."""
 
 
 def split_unit(text: str, *, bare: bool = True) -> tuple[str, str]:
-    """What stands before the unit, and the unit's one name; `bare` = words outside \\text{} may be a unit too."""
+    """The text before the unit and the canonical unit; with `bare`, words outside \\text{} count as units too."""
     if match := _PERCENT.search(text):
         return text[: match.start()], "percent"
     if (match := _DEGREES.search(text)) and not re.search(r"\\(?:sin|cos|tan|cot|sec|csc|arc)", text):
@@ -70,7 +70,7 @@ def split_unit(text: str, *, bare: bool = True) -> tuple[str, str]:
 
 
 def quantity(text: str) -> Quantity | None:
-    """The number that a normalised answer is, or None where it is anything else."""
+    """The number that a normalised answer represents, or None if it is not a number."""
     text, unit = split_unit(unwrapped(text))
     text = unwrapped(text)
     sign = -1 if text.startswith("-") else 1
@@ -100,7 +100,7 @@ def _value(parts: dict[str, str | None]) -> Fraction:
 
 
 def unwrapped(text: str) -> str:
-    """Without a pair of parentheses, or a \\text{}, around all of it."""
+    """The text without enclosing parentheses, braces or \\text{}."""
     text = text.strip()
     if match := re.fullmatch(r"\\text ?\{([^{}]*)\}", text):
         return match[1].strip()
@@ -110,7 +110,7 @@ def unwrapped(text: str) -> str:
 
 
 def same_unit(one: str, other: str) -> bool:
-    """A unit may be left out, but not be another one."""
+    """Whether the units agree; a missing unit agrees with any unit."""
     return not (one and other) or one == other
 
 
@@ -133,6 +133,6 @@ def _close(a: Fraction, b: Fraction, one: Quantity, other: Quantity) -> bool:
 
 
 def key(text: str) -> str:
-    """One name for all spellings of a number, for counting votes."""
+    """Identical for all spellings of a number; used to count votes."""
     number = quantity(text)
     return str(number.value) if number is not None else plain(text)

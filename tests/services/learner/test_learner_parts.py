@@ -78,7 +78,7 @@ def test_training_order_is_a_function_of_the_position():
 def test_an_id_in_both_files_is_refused(tmp_path):
     for name in ("train", "heldout"):
         (tmp_path / name).write_text('{"id": 1, "problem": "p", "answer": 2}\n')
-    with pytest.raises(ConfigError, match="1 ids stand in both"):
+    with pytest.raises(ConfigError, match="1 ids are in both"):
         load_all(tmp_path / "train", tmp_path / "heldout")
 
 
@@ -87,8 +87,8 @@ def test_an_id_in_both_files_is_refused(tmp_path):
     [
         ('{"id": 1, "problem": "p"}\n', "line 1.*answer"),
         ("nonsense\n", "line 1"),
-        ('{"id": 1, "problem": "p", "answer": 2}\n' * 2, "line 2.*twice"),
-        ("", "holds no problem"),
+        ('{"id": 1, "problem": "p", "answer": 2}\n' * 2, "line 2.*duplicate id"),
+        ("", "contains no problems"),
     ],
 )
 def test_bad_data_is_named_by_line(tmp_path, text, message):
