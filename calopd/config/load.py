@@ -9,6 +9,7 @@ from typing import Any
 import tomli_w
 from pydantic import ValidationError, model_validator
 
+from calopd.config.extends import read_values
 from calopd.config.nearest import nearest
 from calopd.config.sections import (
     DataSection,
@@ -77,13 +78,8 @@ class Config(Section):
 
 
 def load_config(path: Path, overrides: Iterable[str] = (), environ: Mapping[str, str] = os.environ) -> Config:
-    """The file, then CALOPD__SECTION__KEY variables, then `section.key=value` overrides."""
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    """The file and what it extends, then CALOPD__SECTION__KEY variables, then `section.key=value` overrides."""
+    values = read_values(path)
     for name, value in sorted(environ.items()):
         if name.startswith(ENV_PREFIX):
             _put(values, name[len(ENV_PREFIX) :].lower().split("__"), value, name)

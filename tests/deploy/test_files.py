@@ -1,10 +1,14 @@
 """Files of deploy/ that need no tool to be checked."""
 
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
+from calopd.config import load_config
 from deploy.docker.requirements import image_pins
 from deploy.monitoring.grafana import dashboards
 from tests.deploy import check, promql
@@ -44,3 +48,51 @@ def test_every_panel_links_to_a_section_that_exists() -> None:
     ]
     assert links
     assert all(int(link["url"].rpartition("=")[2]) in sections for link in links)
+
+
+CONFIGS = check.ROOT / "configs"
+SHIPPED = sorted(file.name for file in CONFIGS.glob("*.toml") if file.name != "paper.toml")
+
+
+def compose_mounts(file: str, chosen: str) -> list[dict[str, Path]]:
+    """What each service that reads run.toml finds in /etc/calopd, with `chosen` as its configuration."""
+    services = yaml.safe_load((check.ROOT / file).read_text())["services"]
+    mounts = []
+    for service in services.values():
+        pairs = [re.fullmatch(r"(.+):/etc/calopd/([^/]+):ro", volume) for volume in service.get("volumes", [])]
+        found = {match[2]: match[1] for match in pairs if match}
+        if "run.toml" in found:
+            sources = {name: re.sub(r"\$\{\w*CONFIG:-.*\}", f"configs/{chosen}", text) for name, text in found.items()}
+            mounts.append({name: check.ROOT / text for name, text in sources.items()})
+    return mounts
+
+
+def kubernetes_mounts(chosen: str) -> list[dict[str, Path]]:
+    """The same for the pods, whose overlay replaces the first key."""
+    role = yaml.safe_load((check.ROOT / "deploy/k8s/base/role.yaml").read_text())
+    prepare = yaml.safe_load((check.ROOT / "deploy/k8s/components/gpu/prepare.yaml").read_text())
+    volumes = [operation["value"] for operation in role if operation["path"].endswith("/volumes")]
+    volumes.append(prepare["spec"]["template"]["spec"]["volumes"])
+    items = [volume[0]["configMap"]["items"] for volume in volumes]
+    keys = [[chosen, *(item["key"] for item in entries[1:])] for entries in items]
+    return [
+        {item["path"]: CONFIGS / key for item, key in zip(entries, names, strict=True)}
+        for entries, names in zip(items, keys, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("chosen", SHIPPED)
+def test_a_configuration_finds_its_base_where_it_is_mounted(chosen: str, tmp_path: Path) -> None:
+    mounts = [*compose_mounts("docker-compose.yml", chosen), *kubernetes_mounts(chosen)]
+    assert len(mounts) == 10
+    for number, mount in enumerate(mounts):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        for name, source in mount.items():
+            shutil.copy(source, folder / name)
+        assert load_config(folder / "run.toml", environ={}) == load_config(CONFIGS / chosen, environ={})
+
+
+def test_the_config_map_holds_every_shipped_configuration() -> None:
+    generator = yaml.safe_load((CONFIGS / "kustomization.yaml").read_text())["configMapGenerator"]
+    assert sorted(generator[0]["files"]) == sorted([*SHIPPED, "paper.toml"])

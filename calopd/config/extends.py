@@ -1,0 +1,47 @@
+"""Read a TOML file and the files that it extends."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from calopd.core.errors import ConfigError
+
+KEY = "extends"
+
+
+def read_values(file: Path) -> dict[str, Any]:
+    """The values of `file` over those of the file that it extends; the result has no `extends` key."""
+    return _read(file, ())
+
+
+def _read(file: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
+    """`extending` is the chain of files that led to this one."""
+    chain = (*extending, file)
+    if file.resolve() in {other.resolve() for other in extending}:
+        raise ConfigError(f"{_shown(chain)}: a configuration cannot extend itself")
+    try:
+        values = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        context = f" ({_shown(chain)})" if extending else ""
+        raise ConfigError(f"cannot read the configuration {file}: {error.strerror}{context}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} is not valid TOML: {error}") from None
+    base = values.pop(KEY, None)
+    if base is None:
+        return values
+    if not isinstance(base, str):
+        raise ConfigError(f"{file}: {KEY} must be the path of one TOML file, not {base!r}")
+    return _merge(_read(file.parent / base, chain), values)
+
+
+def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Tables are merged key by key; every other value, lists included, is replaced."""
+    merged = dict(base)
+    for key, value in changes.items():
+        old = merged.get(key)
+        merged[key] = _merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _shown(chain: tuple[Path, ...]) -> str:
+    return " extends ".join(str(file) for file in chain)
