@@ -23,6 +23,7 @@ from rich.table import Table
 
 from benchmarks.model_builders import qwen3_vocab, smollm2
 from benchmarks.teacher_service import ROOT, Work, serving
+from calopd.core.types import ScoreOptions
 
 RESULTS = Path(__file__).parent / "results" / "teacher.json"
 SHARED, RESPONSE = 120, (380, 460)
@@ -37,7 +38,7 @@ PEERS = {
     "vllm_16": "vllm",
     "vllm_0": "vllm",
 }
-OURS: dict[str, dict[str, Any]] = {"": {}, "with_top16_and_entropy": {"top_k": 16, "want_entropy": True}}
+OURS = {"": ScoreOptions(), "with_top16_and_entropy": ScoreOptions(16, want_entropy=True)}
 
 
 def draw_work(vocabulary: int, responses: int, contexts: dict[str, int] = INTERVENTIONS, seed: int = 0) -> Work:
@@ -93,8 +94,8 @@ def measure(path: Path, vocabulary: int, responses: int, repeats: int, progress:
             for way, kind in PEERS.items():
                 found[way] = (transformers if kind == "transformers" else vllm)(way, work)
                 progress.advance(task)
-            for name, wishes in OURS.items():
-                found[name], scores = service.score(work, **wishes)
+            for name, options in OURS.items():
+                found[name], scores = service.score(work, options)
                 progress.advance(task)
             found["without_prefix_reuse"], _ = unshared.score(work)
             progress.advance(task)

@@ -19,7 +19,7 @@ import numpy as np
 import psutil
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from calopd.core.types import Scores
+from calopd.core.types import LOGPROBS_ONLY, ScoreOptions, Scores
 from calopd.transport.teacher_client import TeacherClient
 
 ROOT = Path(__file__).parent.parent
@@ -41,13 +41,13 @@ class Service:
         except subprocess.TimeoutExpired:
             return None
 
-    def score(self, work: Work, **wishes: Any) -> tuple[dict[str, float], list[Scores]]:
+    def score(self, work: Work, options: ScoreOptions = LOGPROBS_ONLY) -> tuple[dict[str, float], list[Scores]]:
         """All of it at once through the client: CPU seconds of client and service, wall seconds."""
 
         async def run() -> list[Scores]:
             client = TeacherClient([f"127.0.0.1:{self.port}"])
             try:
-                calls = (client.score(str(i), ids, contexts, **wishes) for i, (ids, contexts) in enumerate(work))
+                calls = (client.score(str(i), ids, contexts, options) for i, (ids, contexts) in enumerate(work))
                 return await asyncio.gather(*calls)
             finally:
                 await client.close()

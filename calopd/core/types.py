@@ -36,8 +36,23 @@ class Sampling:
     max_tokens: int = 16_384
 
 
+@dataclass(frozen=True, slots=True)
+class ScoreOptions:
+    """Scores to compute in addition to the log-probabilities of the response tokens, for the first context."""
+
+    top_k: int = 0
+    """Most likely tokens to return per position; 0 = none."""
+    want_entropy: bool = False
+    """Return the teacher's entropy at each position."""
+    top_k_min_entropy: float | None = None
+    """Return the top-k only for positions whose entropy, in nats, exceeds this; None = for all."""
+
+
+LOGPROBS_ONLY = ScoreOptions()
+
+
 EVALUATION = "eval-"
-"""How the batch of an evaluation begins."""
+"""Prefix of the batch name of an evaluation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +68,7 @@ class Ticket:
     sampling: Sampling
     contexts: tuple[str, ...] = ()
     """Contexts the teacher scores; empty for an evaluation ticket."""
-    top_k: int = 0
-    want_entropy: bool = False
-    top_k_min_entropy: float | None = None
-    """Ask for the top-k only where the teacher's entropy exceeds this."""
+    score_options: ScoreOptions = LOGPROBS_ONLY
 
     @property
     def id(self) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from calopd.core.errors import InvalidRequest
-from calopd.core.types import Sample, Sampling, Scores, Ticket, TopK, Trajectory
+from calopd.core.types import LOGPROBS_ONLY, Sample, Sampling, ScoreOptions, Scores, Ticket, TopK, Trajectory
 from calopd.transport.v1 import queue_pb2, teacher_scorer_pb2
 
 IDS = np.dtype("<i4")
@@ -24,13 +24,33 @@ def from_bytes(raw: bytes, dtype: np.dtype, what: str) -> np.ndarray:
     return np.frombuffer(raw, dtype=dtype)
 
 
+def sampling_to_message(sampling: Sampling) -> queue_pb2.Sampling:
+    return queue_pb2.Sampling(temperature=sampling.temperature, top_p=sampling.top_p, max_tokens=sampling.max_tokens)
+
+
+def sampling_from_message(message: queue_pb2.Sampling) -> Sampling:
+    return Sampling(temperature=message.temperature, top_p=message.top_p, max_tokens=message.max_tokens)
+
+
+def score_options_to_message(options: ScoreOptions) -> teacher_scorer_pb2.ScoreOptions:
+    return teacher_scorer_pb2.ScoreOptions(
+        top_k=options.top_k, want_entropy=options.want_entropy, top_k_min_entropy=options.top_k_min_entropy
+    )
+
+
+def score_options_from_message(message: teacher_scorer_pb2.ScoreOptions) -> ScoreOptions:
+    return ScoreOptions(
+        top_k=message.top_k,
+        want_entropy=message.want_entropy,
+        top_k_min_entropy=message.top_k_min_entropy if message.HasField("top_k_min_entropy") else None,
+    )
+
+
 def score_request(
     trajectory_id: str,
     response_ids: np.ndarray,
     contexts: Mapping[str, np.ndarray],
-    top_k: int = 0,
-    want_entropy: bool = False,
-    top_k_min_entropy: float | None = None,
+    options: ScoreOptions = LOGPROBS_ONLY,
 ) -> teacher_scorer_pb2.ScoreRequest:
     return teacher_scorer_pb2.ScoreRequest(
         trajectory_id=trajectory_id,
@@ -38,9 +58,7 @@ def score_request(
         contexts=[
             teacher_scorer_pb2.Context(name=name, prompt_ids=to_bytes(ids, IDS)) for name, ids in contexts.items()
         ],
-        top_k=top_k,
-        want_entropy=want_entropy,
-        top_k_min_entropy=top_k_min_entropy,
+        options=score_options_to_message(options),
     )
 
 
@@ -87,7 +105,6 @@ def scores_from_message(message: teacher_scorer_pb2.ScoreResponse) -> Scores:
 
 
 def ticket_to_message(ticket: Ticket) -> queue_pb2.Ticket:
-    sampling = ticket.sampling
     return queue_pb2.Ticket(
         run=ticket.run,
         batch=ticket.batch,
@@ -96,18 +113,13 @@ def ticket_to_message(ticket: Ticket) -> queue_pb2.Ticket:
         sample=ticket.sample,
         seed=ticket.seed,
         policy_version=ticket.policy_version,
-        sampling=queue_pb2.Sampling(
-            temperature=sampling.temperature, top_p=sampling.top_p, max_tokens=sampling.max_tokens
-        ),
+        sampling=sampling_to_message(ticket.sampling),
         contexts=ticket.contexts,
-        top_k=ticket.top_k,
-        want_entropy=ticket.want_entropy,
-        top_k_min_entropy=ticket.top_k_min_entropy,
+        score_options=score_options_to_message(ticket.score_options),
     )
 
 
 def ticket_from_message(message: queue_pb2.Ticket) -> Ticket:
-    sampling = message.sampling
     return Ticket(
         run=message.run,
         batch=message.batch,
@@ -116,11 +128,9 @@ def ticket_from_message(message: queue_pb2.Ticket) -> Ticket:
         sample=message.sample,
         seed=message.seed,
         policy_version=message.policy_version,
-        sampling=Sampling(sampling.temperature, sampling.top_p, sampling.max_tokens),
+        sampling=sampling_from_message(message.sampling),
         contexts=tuple(message.contexts),
-        top_k=message.top_k,
-        want_entropy=message.want_entropy,
-        top_k_min_entropy=message.top_k_min_entropy if message.HasField("top_k_min_entropy") else None,
+        score_options=score_options_from_message(message.score_options),
     )
 
 

@@ -12,7 +12,7 @@ from prometheus_client import Counter
 
 from calopd.core.errors import EngineFailed, InvalidRequest, UnhealthyTeacher
 from calopd.core.score_checks import check_scores
-from calopd.core.types import Scores
+from calopd.core.types import LOGPROBS_ONLY, ScoreOptions, Scores
 from calopd.models.tokenizers import check_same_vocabulary, fingerprint
 from calopd.transport import auth, convert
 from calopd.transport.v1 import teacher_scorer_pb2
@@ -87,13 +87,10 @@ class TeacherClient:
         trajectory_id: str,
         response_ids: np.ndarray,
         contexts: Mapping[str, np.ndarray],
-        *,
-        top_k: int = 0,
-        want_entropy: bool = False,
-        top_k_min_entropy: float | None = None,
+        options: ScoreOptions = LOGPROBS_ONLY,
     ) -> Scores:
         """Scores of one response under all contexts; waits as long as no teacher can be reached or has room."""
-        request = convert.score_request(trajectory_id, response_ids, contexts, top_k, want_entropy, top_k_min_entropy)
+        request = convert.score_request(trajectory_id, response_ids, contexts, options)
         failures = 0
         for attempt in itertools.count():
             try:

@@ -230,7 +230,8 @@ class Accumulator:
 def _measured(trajectory: Trajectory) -> bool:
     """Whether the teacher's top-k came for all tokens, to be compared with the student's."""
     ticket, scores = trajectory.ticket, trajectory.scores
-    return ticket.top_k > 0 and ticket.top_k_min_entropy is None and scores is not None and scores.top_k is not None
+    options = ticket.score_options
+    return options.top_k > 0 and options.top_k_min_entropy is None and scores is not None and scores.top_k is not None
 
 
 def _cut(tokens: TokenBatch, part: slice, student_logprobs: Tensor) -> TokenBatch:

@@ -2,11 +2,10 @@
 
 import hashlib
 import random
-from typing import Any
 
 from calopd.config import Config
 from calopd.config.sections import MethodSection
-from calopd.core.types import EVALUATION, Problem, Ticket
+from calopd.core.types import EVALUATION, Problem, ScoreOptions, Ticket
 from calopd.data.problems import training_order
 from calopd.evaluation.job import sample_seed
 
@@ -42,20 +41,20 @@ def step_tickets(config: Config, problems: list[Problem], run: str, step: int) -
                 policy_version=step,
                 sampling=config.rollout.sampling,
                 contexts=method.method.contexts(method.settings, measured=overlap),
-                **_wishes(method, overlap),
+                score_options=_score_options(method, overlap),
             )
         )
     return tickets
 
 
-def _wishes(method: MethodSection, overlap: bool) -> dict[str, Any]:
-    """What beside log-probabilities is asked of the teacher: no more than the method or the overlap metrics use."""
+def _score_options(method: MethodSection, overlap: bool) -> ScoreOptions:
+    """Only the scores that the method or the overlap metrics use."""
     if not method.method.uses_forward_kl:
-        return {"top_k": method.overlap_top_k if overlap else 0}
-    # For the forward KL, the top-k of the positions where the gate is open; for the overlap, of all.
+        return ScoreOptions(top_k=method.overlap_top_k if overlap else 0)
+    # The forward KL uses the top-k of positions above the entropy threshold, the overlap that of all positions.
     gate = None if overlap else method.entropy_threshold
     top_k = max(method.forward_kl_top_k, method.overlap_top_k if overlap else 0)
-    return {"top_k": top_k, "want_entropy": True, "top_k_min_entropy": gate}
+    return ScoreOptions(top_k, want_entropy=True, top_k_min_entropy=gate)
 
 
 def evaluation_batch(version: int) -> str:

@@ -190,14 +190,7 @@ class Worker:
         if ticket.contexts:
             prompts = {name: self.prompts.ids(problem, name) for name in ticket.contexts}
             with prometheus.scoring.track_inprogress(), prometheus.score_seconds.time():
-                scores = await self.teacher.score(
-                    ticket.id,
-                    sample.response_ids,
-                    prompts,
-                    top_k=ticket.top_k,
-                    want_entropy=ticket.want_entropy,
-                    top_k_min_entropy=ticket.top_k_min_entropy,
-                )
+                scores = await self.teacher.score(ticket.id, sample.response_ids, prompts, ticket.score_options)
         # A thread of its own: odd answers may take seconds, and leases and heartbeats must not wait for them.
         loop = asyncio.get_running_loop()
         correct, after_think = await loop.run_in_executor(self._judges, self._judge, sample, problem)

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -12,7 +13,7 @@ import numpy as np
 from calopd.core.contexts import BASE, INTERVENTIONS
 from calopd.core.errors import CalopdError, Draining, EngineFailed, InvalidRequest, Overloaded, UnhealthyTeacher
 from calopd.core.score_checks import check_scores
-from calopd.core.types import Scores, TopK
+from calopd.core.types import LOGPROBS_ONLY, Scores, TopK
 from calopd.models.tokenizers import fingerprint
 from calopd.transport import auth, convert
 from calopd.transport.v1 import teacher_scorer_pb2 as pb
@@ -37,11 +38,14 @@ STREAM_IN_FLIGHT = 64
 MAX_NAME = 200
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one request may ask for."""
+    """Largest values that one request may have."""
 
-    def __init__(self, *, max_tokens: int, max_contexts: int, max_top_k: int) -> None:
-        self.max_tokens, self.max_contexts, self.max_top_k = max_tokens, max_contexts, max_top_k
+    max_tokens: int
+    """Prompt and response together."""
+    max_contexts: int
+    max_top_k: int
 
 
 class Servicer(TeacherScorerServicer):
@@ -165,8 +169,9 @@ class Servicer(TeacherScorerServicer):
             raise InvalidRequest(f"a context name or trajectory_id has more than {MAX_NAME} characters")
         if len(set(names)) < len(names):
             raise InvalidRequest(f"context names {names} are not unique")
-        if request.top_k > limits.max_top_k:
-            raise InvalidRequest(f"top_k is {request.top_k}, the limit is {limits.max_top_k}")
+        options = convert.score_options_from_message(request.options)
+        if options.top_k > limits.max_top_k:
+            raise InvalidRequest(f"top_k is {options.top_k}, the limit is {limits.max_top_k}")
         response = self._ids(request.response_ids, "response_ids")
         sequences = []
         for number, item in enumerate(request.contexts):
@@ -175,9 +180,7 @@ class Servicer(TeacherScorerServicer):
                 raise InvalidRequest(
                     f"context {item.name!r}: {len(prompt)} + {len(response)} tokens, the limit is {limits.max_tokens}"
                 )
-            gate = request.top_k_min_entropy if request.HasField("top_k_min_entropy") else None
-            wishes = (request.top_k, request.want_entropy, gate) if number == 0 else ()
-            sequences.append(SequenceToScore(prompt, response, *wishes))
+            sequences.append(SequenceToScore(prompt, response, options if number == 0 else LOGPROBS_ONLY))
         return sequences
 
     def _ids(self, raw: bytes, what: str) -> np.ndarray:

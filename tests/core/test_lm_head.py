@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from calopd.core.lm_head import policy_objective, score_targets
+from calopd.core.types import ScoreOptions
 
 T, V, H = 37, 211, 16
 
@@ -18,7 +19,7 @@ def head():
 def test_scores_equal_a_full_log_softmax(head, rows, tile, top_k, entropy):
     hidden, weight, targets = head
     full = (hidden @ weight.T).double().log_softmax(-1)
-    scores = score_targets(hidden, weight, targets, top_k=top_k, entropy=entropy, rows=rows, tile=tile)
+    scores = score_targets(hidden, weight, targets, ScoreOptions(top_k, entropy), rows=rows, tile=tile)
     assert torch.allclose(scores.logprobs.double(), full[torch.arange(T), targets], atol=2e-5)
     assert (scores.top_ids is None) == (top_k == 0)
     assert (scores.entropy is None) == (not entropy)
@@ -33,7 +34,7 @@ def test_scores_equal_a_full_log_softmax(head, rows, tile, top_k, entropy):
 def test_large_logits_do_not_overflow():
     hidden, weight = torch.full((1, 1), 100.0), torch.tensor([[100.0], [0.0], [-100.0]])
     for tile in (1, 2, 3):
-        scores = score_targets(hidden, weight, torch.tensor([1]), entropy=True, tile=tile)
+        scores = score_targets(hidden, weight, torch.tensor([1]), ScoreOptions(want_entropy=True), tile=tile)
         assert scores.logprobs.item() == -10_000
         assert scores.entropy.item() == 0
         assert score_targets(hidden, weight, torch.tensor([1]), tile=tile).logprobs.item() == -10_000
@@ -60,7 +61,7 @@ def test_bfloat16_products_are_not_rounded(head):
     hidden, weight, targets = head
     hidden, weight = (hidden * 10).bfloat16(), weight.bfloat16()
     full = (hidden.double() @ weight.double().T).log_softmax(-1)
-    scores = score_targets(hidden, weight, targets, entropy=True, tile=50)
+    scores = score_targets(hidden, weight, targets, ScoreOptions(want_entropy=True), tile=50)
     assert torch.allclose(scores.logprobs.double(), full[torch.arange(T), targets], atol=1e-3)
 
 

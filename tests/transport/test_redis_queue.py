@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from calopd.core.types import Sample, Sampling, Scores, Ticket, TopK, Trajectory
+from calopd.core.types import Sample, Sampling, ScoreOptions, Scores, Ticket, TopK, Trajectory
 from calopd.local import embedded_redis
 from calopd.transport.redis_queue import Claim, Depth, Queue, connect
 from services.learner.queue_watch import Watch
@@ -17,7 +17,7 @@ from services.learner.queue_watch import Watch
 def ticket(index: int, batch: str = "step-000000") -> Ticket:
     return Ticket(
         run="r", batch=batch, index=index, problem_id=f"p{index}", sample=0, seed=2**40 + index, policy_version=3,
-        sampling=Sampling(0.7, 0.9, 50), contexts=("c0", "eval+"), top_k=2, want_entropy=True,
+        sampling=Sampling(0.7, 0.9, 50), contexts=("c0", "eval+"), score_options=ScoreOptions(2, want_entropy=True),
     )  # fmt: skip
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from calopd.core.types import LOGPROBS_ONLY, ScoreOptions
+
 SAFE_LOG = 40.0
 """A sum of exponentials within exp(+-40) has neither overflowed float32 nor lost terms to underflow."""
 
@@ -33,48 +35,47 @@ def score_targets(
     hidden_TH: Tensor,
     weight_VH: Tensor,
     targets_T: Tensor,
+    options: ScoreOptions = LOGPROBS_ONLY,
     *,
-    top_k: int = 0,
-    entropy: bool = False,
-    top_k_min_entropy: float | None = None,
     rows: int = 512,
     tile: int = 4_096,
 ) -> HeadScores:
     """Log-probabilities of `targets_T` under softmax(hidden @ weight^T), in tiles of `rows` x `tile` of the vocabulary.
 
-    With `top_k_min_entropy`, the top-k is that of rows whose entropy exceeds it.
+    With `options.top_k_min_entropy`, the top-k is that of the rows whose entropy exceeds it.
     """
-    wants_entropy = entropy or top_k_min_entropy is not None
+    needs_entropy = options.want_entropy or options.top_k_min_entropy is not None
     count, size = len(hidden_TH), len(weight_VH)
     buffer = torch.empty(min(rows, count) * min(tile, size), device=hidden_TH.device)
-    spare = torch.empty_like(buffer) if wants_entropy else None
+    spare = torch.empty_like(buffer) if needs_entropy else None
     parts = []
     for start in range(0, count, rows):
         hidden, targets = hidden_TH[start : start + rows], targets_T[start : start + rows]
         own = torch.einsum("th,th->t", hidden.float(), weight_VH[targets].float())
-        if not top_k and spare is None:
+        if not options.top_k and spare is None:
             parts.append(HeadScores((own - _log_totals(hidden, weight_VH, buffer, tile)).clamp_(max=0)))
             continue
-        softmax = _RunningSoftmax(len(hidden), top_k, hidden.device)
+        softmax = _RunningSoftmax(len(hidden), options.top_k, hidden.device)
         for first in range(0, size, tile):
             logits = _project(hidden, weight_VH[first : first + tile], buffer)
             softmax.add(logits, first, None if spare is None else spare[: logits.numel()].view_as(logits))
-        parts.append(softmax.scores(own, entropy=wants_entropy))
-    return _joined(parts, entropy, top_k_min_entropy)
+        parts.append(softmax.scores(own, entropy=needs_entropy))
+    return _joined(parts, options)
 
 
 @torch.no_grad()
 def score_logits(
     logits: Callable[[slice], Tensor | None],
     targets_T: Tensor,
+    options: ScoreOptions = LOGPROBS_ONLY,
     *,
-    top_k: int = 0,
-    entropy: bool = False,
-    top_k_min_entropy: float | None = None,
     rows: int = 128,
 ) -> HeadScores | None:
-    """The same from `logits(rows)`, [rows, V], where only the model itself can make them; None where it gives none."""
-    wants_entropy = entropy or top_k_min_entropy is not None
+    """The same scores from `logits(rows)`, [rows, V], for a head whose weight cannot be used directly.
+
+    None if `logits` returns None: with tensor parallelism only the first rank has them.
+    """
+    needs_entropy = options.want_entropy or options.top_k_min_entropy is not None
     parts = []
     for start in range(0, len(targets_T), rows):
         part = slice(start, start + rows)
@@ -83,22 +84,23 @@ def score_logits(
             continue
         found = found.float()
         own = found.gather(1, targets_T[part, None]).squeeze(1)
-        softmax = _RunningSoftmax(len(found), top_k, found.device)
-        softmax.add(found, 0, torch.empty_like(found) if wants_entropy else None)
-        parts.append(softmax.scores(own, entropy=wants_entropy))
-    return _joined(parts, entropy, top_k_min_entropy) if parts else None
+        softmax = _RunningSoftmax(len(found), options.top_k, found.device)
+        softmax.add(found, 0, torch.empty_like(found) if needs_entropy else None)
+        parts.append(softmax.scores(own, entropy=needs_entropy))
+    return _joined(parts, options) if parts else None
 
 
-def _joined(parts: list[HeadScores], entropy: bool, top_k_min_entropy: float | None) -> HeadScores:
-    """The rows of all parts; with a gate, the top-k of those that pass it."""
+def _joined(parts: list[HeadScores], options: ScoreOptions) -> HeadScores:
+    """The rows of all parts; with a minimum entropy, the top-k of the rows that exceed it."""
+    threshold = options.top_k_min_entropy
     columns = zip(*((p.logprobs, p.top_ids, p.top_logprobs, p.entropy) for p in parts), strict=True)
     logprobs, top_ids, top_logprobs, entropies = (None if c[0] is None else torch.cat(c) for c in columns)
     assert logprobs is not None
     positions = None
-    if top_k_min_entropy is not None and entropies is not None and top_ids is not None and top_logprobs is not None:
-        positions = torch.nonzero(entropies > top_k_min_entropy).squeeze(1)
+    if threshold is not None and entropies is not None and top_ids is not None and top_logprobs is not None:
+        positions = torch.nonzero(entropies > threshold).squeeze(1)
         top_ids, top_logprobs = top_ids[positions], top_logprobs[positions]
-    return HeadScores(logprobs, top_ids, top_logprobs, entropies if entropy else None, positions)
+    return HeadScores(logprobs, top_ids, top_logprobs, entropies if options.want_entropy else None, positions)
 
 
 def _project(hidden_TH: Tensor, weight_VH: Tensor, buffer: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ class Sampling(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., max_tokens: _Optional[int] = ...) -> None: ...
 
 class Ticket(_message.Message):
-    __slots__ = ("run", "batch", "index", "problem_id", "sample", "seed", "policy_version", "sampling", "contexts", "top_k", "want_entropy", "top_k_min_entropy")
+    __slots__ = ("run", "batch", "index", "problem_id", "sample", "seed", "policy_version", "sampling", "contexts", "score_options")
     RUN_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -28,9 +28,7 @@ class Ticket(_message.Message):
     POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     CONTEXTS_FIELD_NUMBER: _ClassVar[int]
-    TOP_K_FIELD_NUMBER: _ClassVar[int]
-    WANT_ENTROPY_FIELD_NUMBER: _ClassVar[int]
-    TOP_K_MIN_ENTROPY_FIELD_NUMBER: _ClassVar[int]
+    SCORE_OPTIONS_FIELD_NUMBER: _ClassVar[int]
     run: str
     batch: str
     index: int
@@ -40,10 +38,8 @@ class Ticket(_message.Message):
     policy_version: int
     sampling: Sampling
     contexts: _containers.RepeatedScalarFieldContainer[str]
-    top_k: int
-    want_entropy: bool
-    top_k_min_entropy: float
-    def __init__(self, run: _Optional[str] = ..., batch: _Optional[str] = ..., index: _Optional[int] = ..., problem_id: _Optional[str] = ..., sample: _Optional[int] = ..., seed: _Optional[int] = ..., policy_version: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., contexts: _Optional[_Iterable[str]] = ..., top_k: _Optional[int] = ..., want_entropy: _Optional[bool] = ..., top_k_min_entropy: _Optional[float] = ...) -> None: ...
+    score_options: _teacher_scorer_pb2.ScoreOptions
+    def __init__(self, run: _Optional[str] = ..., batch: _Optional[str] = ..., index: _Optional[int] = ..., problem_id: _Optional[str] = ..., sample: _Optional[int] = ..., seed: _Optional[int] = ..., policy_version: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., contexts: _Optional[_Iterable[str]] = ..., score_options: _Optional[_Union[_teacher_scorer_pb2.ScoreOptions, _Mapping]] = ...) -> None: ...
 
 class Trajectory(_message.Message):
     __slots__ = ("ticket", "prompt_ids", "response_ids", "rollout_logprobs", "truncated", "policy_version", "scores", "correct", "answered_after_think", "sampler", "worker", "sampling_seconds")

@@ -42,21 +42,27 @@ class Context(_message.Message):
     prompt_ids: bytes
     def __init__(self, name: _Optional[str] = ..., prompt_ids: _Optional[bytes] = ...) -> None: ...
 
-class ScoreRequest(_message.Message):
-    __slots__ = ("trajectory_id", "response_ids", "contexts", "top_k", "want_entropy", "top_k_min_entropy")
-    TRAJECTORY_ID_FIELD_NUMBER: _ClassVar[int]
-    RESPONSE_IDS_FIELD_NUMBER: _ClassVar[int]
-    CONTEXTS_FIELD_NUMBER: _ClassVar[int]
+class ScoreOptions(_message.Message):
+    __slots__ = ("top_k", "want_entropy", "top_k_min_entropy")
     TOP_K_FIELD_NUMBER: _ClassVar[int]
     WANT_ENTROPY_FIELD_NUMBER: _ClassVar[int]
     TOP_K_MIN_ENTROPY_FIELD_NUMBER: _ClassVar[int]
-    trajectory_id: str
-    response_ids: bytes
-    contexts: _containers.RepeatedCompositeFieldContainer[Context]
     top_k: int
     want_entropy: bool
     top_k_min_entropy: float
-    def __init__(self, trajectory_id: _Optional[str] = ..., response_ids: _Optional[bytes] = ..., contexts: _Optional[_Iterable[_Union[Context, _Mapping]]] = ..., top_k: _Optional[int] = ..., want_entropy: _Optional[bool] = ..., top_k_min_entropy: _Optional[float] = ...) -> None: ...
+    def __init__(self, top_k: _Optional[int] = ..., want_entropy: _Optional[bool] = ..., top_k_min_entropy: _Optional[float] = ...) -> None: ...
+
+class ScoreRequest(_message.Message):
+    __slots__ = ("trajectory_id", "response_ids", "contexts", "options")
+    TRAJECTORY_ID_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_IDS_FIELD_NUMBER: _ClassVar[int]
+    CONTEXTS_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    trajectory_id: str
+    response_ids: bytes
+    contexts: _containers.RepeatedCompositeFieldContainer[Context]
+    options: ScoreOptions
+    def __init__(self, trajectory_id: _Optional[str] = ..., response_ids: _Optional[bytes] = ..., contexts: _Optional[_Iterable[_Union[Context, _Mapping]]] = ..., options: _Optional[_Union[ScoreOptions, _Mapping]] = ...) -> None: ...
 
 class ContextScore(_message.Message):
     __slots__ = ("name", "logprobs")

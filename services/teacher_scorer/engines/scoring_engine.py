@@ -5,6 +5,8 @@ from typing import Protocol
 
 import numpy as np
 
+from calopd.core.types import LOGPROBS_ONLY, ScoreOptions
+
 
 @dataclass(frozen=True, slots=True)
 class SequenceToScore:
@@ -12,9 +14,7 @@ class SequenceToScore:
 
     prompt_ids: np.ndarray
     response_ids: np.ndarray
-    top_k: int = 0
-    want_entropy: bool = False
-    top_k_min_entropy: float | None = None
+    options: ScoreOptions = LOGPROBS_ONLY
 
     @property
     def tokens(self) -> int:

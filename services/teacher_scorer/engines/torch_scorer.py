@@ -8,6 +8,7 @@ import torch
 from transformers import AttentionInterface
 
 from calopd.core.lm_head import score_targets
+from calopd.core.types import ScoreOptions
 from calopd.models.devices import choose_device
 from calopd.models.loading import load_causal_lm, revision
 from services.teacher_scorer.engines.packing import ATTENTION, attend, pack
@@ -54,11 +55,10 @@ class TorchEngine:
         # The score of response token j is read at the row before it.
         rows = [own[len(s.prompt_ids) - 1 :] for own, s in zip(packed.rows, sequences, strict=True)]
         out: list[SequenceScores | None] = [None] * len(sequences)
-        wishes = [(s.top_k, s.want_entropy, s.top_k_min_entropy) for s in sequences]
-        for wish in set(wishes):
-            members = [i for i, other in enumerate(wishes) if other == wish]
+        for options in {sequence.options for sequence in sequences}:
+            members = [i for i, sequence in enumerate(sequences) if sequence.options == options]
             wanted = torch.from_numpy(np.concatenate([rows[i] for i in members])).to(self._device)
-            for i, scores in zip(members, self._head(hidden[wanted], sequences, members, *wish), strict=True):
+            for i, scores in zip(members, self._head(hidden[wanted], sequences, members, options), strict=True):
                 out[i] = scores
         return BatchScores(
             [scores for scores in out if scores is not None],
@@ -73,9 +73,7 @@ class TorchEngine:
         hidden_TH: torch.Tensor,
         sequences: list[SequenceToScore],
         members: list[int],
-        top_k: int,
-        entropy: bool,
-        min_entropy: float | None,
+        options: ScoreOptions,
     ) -> list[SequenceScores]:
         """The head over all rows of some sequences at once, and its scores cut apart again."""
         targets = np.concatenate([sequences[i].response_ids for i in members]).astype(np.int64)
@@ -83,9 +81,7 @@ class TorchEngine:
             hidden_TH,
             self._lm.lm_head.weight,
             torch.from_numpy(targets).to(self._device),
-            top_k=top_k,
-            entropy=entropy,
-            top_k_min_entropy=min_entropy,
+            options,
             rows=self._chunk,
             tile=self._tile,
         )

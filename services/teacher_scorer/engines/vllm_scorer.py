@@ -8,6 +8,7 @@ import itertools
 import logging
 import time
 from collections import defaultdict
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,13 @@ import torch
 
 from calopd.core.errors import ConfigError
 from calopd.core.lm_head import HeadScores, score_logits, score_targets
+from calopd.core.types import ScoreOptions
 from calopd.models.loading import revision
 from services.teacher_scorer.engines.scoring_engine import BatchScores, SequenceScores, SequenceToScore
 
 log = logging.getLogger(__name__)
 
-WISH = "calopd"
+TASK = "calopd"
 """Our key among the extra arguments of a request."""
 
 
@@ -47,27 +49,27 @@ class ResponseScorer:
         """The rows of this step that precede response tokens."""
         for name, count in scheduled.items():
             request = runner.requests[name]
-            wish = (request.sampling_params.extra_args or {}).get(WISH) if request.sampling_params else None
-            if wish is None:
+            task = (request.sampling_params.extra_args or {}).get(TASK) if request.sampling_params else None
+            if task is None:
                 continue
             start = request.num_computed_tokens
-            first = max(start, wish["prompt_tokens"] - 1)
+            first = max(start, task["prompt_tokens"] - 1)
             last = min(start + count, len(request.prompt_token_ids))
             if first >= last:
                 continue
             offset = int(runner.query_start_loc.np[runner.input_batch.req_id_to_index[name]]) - start
-            targets = [*request.prompt_token_ids, wish["last_id"]][first + 1 : last + 1]
+            targets = [*request.prompt_token_ids, task["last_id"]][first + 1 : last + 1]
             scores = _head(
                 runner.model,
                 hidden_states[offset + first : offset + last],
                 torch.tensor(targets, device=hidden_states.device),
-                wish["head"],
+                ScoreOptions(**task["options"]),
             )
             if scores is not None:
-                self._parts[wish["key"]].append(_arrays(scores, first - (wish["prompt_tokens"] - 1)))
+                self._parts[task["key"]].append(_arrays(scores, first - (task["prompt_tokens"] - 1)))
 
 
-def _head(model: Any, hidden_TH: torch.Tensor, targets_T: torch.Tensor, wishes: dict[str, Any]) -> HeadScores | None:
+def _head(model: Any, hidden_TH: torch.Tensor, targets_T: torch.Tensor, options: ScoreOptions) -> HeadScores | None:
     """Scores by the head's weight where this worker holds it whole and plain, else by the model's own logits."""
     from vllm.distributed import get_tensor_model_parallel_world_size
     from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
@@ -82,9 +84,9 @@ def _head(model: Any, hidden_TH: torch.Tensor, targets_T: torch.Tensor, wishes: 
         and processor.soft_cap is None
         and getattr(head, "bias", None) is None
     ):
-        return score_targets(hidden_TH, head.weight[: processor.org_vocab_size], targets_T, **wishes)
+        return score_targets(hidden_TH, head.weight[: processor.org_vocab_size], targets_T, options)
     # With tensor parallelism the logits come together on the first rank only.
-    return score_logits(lambda rows: model.compute_logits(hidden_TH[rows]), targets_T, **wishes)
+    return score_logits(lambda rows: model.compute_logits(hidden_TH[rows]), targets_T, options)
 
 
 def _arrays(scores: HeadScores, shift: int) -> dict[str, np.ndarray]:
@@ -170,12 +172,11 @@ class VllmEngine:
 
         keys = [next(self._keys) for _ in sequences]
         for key, salt, sequence in zip(keys, salts, sequences, strict=True):
-            head = {"top_k": sequence.top_k, "entropy": sequence.want_entropy}
-            wish = {
+            task = {
                 "key": key,
                 "prompt_tokens": len(sequence.prompt_ids),
                 "last_id": int(sequence.response_ids[-1]),
-                "head": head | {"top_k_min_entropy": sequence.top_k_min_entropy},
+                "options": asdict(sequence.options),
             }
             self._engine.add_request(
                 str(key),
@@ -184,7 +185,7 @@ class VllmEngine:
                     max_tokens=1,
                     temperature=0,
                     detokenize=False,
-                    extra_args={WISH: wish},
+                    extra_args={TASK: task},
                     output_kind=RequestOutputKind.FINAL_ONLY,
                 ),
             )

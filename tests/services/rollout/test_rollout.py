@@ -17,7 +17,7 @@ import pytest
 from safetensors.torch import load_file
 
 from calopd.config import load_config
-from calopd.core.types import Sampling, Ticket
+from calopd.core.types import Sampling, ScoreOptions, Ticket
 from calopd.local import embedded_redis
 from calopd.rundir.files import ensure_run_id
 from calopd.rundir.policies import publish_policy
@@ -48,7 +48,10 @@ class Replica:
             return error.code, json.load(error)
 
     def ticket(self, batch: str, index: int, problem_id: str, **settings: Any) -> Ticket:
-        defaults: dict[str, Any] = {"contexts": ("c0", "eval+", "eval-"), "top_k": 4, "want_entropy": True}
+        defaults: dict[str, Any] = {
+            "contexts": ("c0", "eval+", "eval-"),
+            "score_options": ScoreOptions(4, want_entropy=True),
+        }
         return Ticket(
             self.run, batch, index, problem_id, 0, index, 0, Sampling(1.0, 1.0, 16), **{**defaults, **settings}
         )
@@ -156,7 +159,7 @@ def test_tickets_become_scored_trajectories(replica):
 
 
 def test_an_evaluation_ticket_is_not_scored(replica):
-    replica.queue.open_batch("eval-x", [replica.ticket("eval-x", 0, "p1-0", contexts=(), top_k=0, want_entropy=False)])
+    replica.queue.open_batch("eval-x", [replica.ticket("eval-x", 0, "p1-0", contexts=(), score_options=ScoreOptions())])
     replica.wait_for("eval-x", 1)
     assert replica.queue.results("eval-x", [0])[0].scores is None
 
@@ -186,7 +189,7 @@ def test_a_policy_that_is_not_there_yet_is_waited_for(replica, tiny):
 def test_an_evaluation_gives_way_to_a_step_and_is_taken_up_again(replica):
     """Long evaluation responses are under way when the tickets of a step come: those are first, and nothing is lost."""
     long = Sampling(1.0, 1.0, 700)
-    plain = {"contexts": (), "top_k": 0, "want_entropy": False}
+    plain = {"contexts": (), "score_options": ScoreOptions()}
     version = replica.get("/v1/policy")["version"]
     slow = [replica.ticket("eval-000003", i, f"p1-{i}", **plain) for i in range(12)]
     slow = [dataclasses.replace(t, sampling=long, policy_version=version) for t in slow]

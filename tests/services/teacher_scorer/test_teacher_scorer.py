@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM
 
 from calopd.config import Config, load_config
 from calopd.core.errors import InvalidRequest, VocabularyMismatch
-from calopd.core.types import Scores
+from calopd.core.types import LOGPROBS_ONLY, ScoreOptions, Scores
 from calopd.models.tokenizers import load_tokenizer, vocabulary
 from calopd.transport import convert
 from calopd.transport.teacher_client import TeacherClient
@@ -101,11 +101,11 @@ def ragged(seed: int, count: int) -> list[tuple[dict[str, np.ndarray], np.ndarra
     return requests
 
 
-def score_all(teacher: Running, requests, **wishes) -> list[Scores]:
+def score_all(teacher: Running, requests, options: ScoreOptions = LOGPROBS_ONLY) -> list[Scores]:
     async def run() -> list[Scores]:
         client = teacher.client()
         try:
-            calls = (client.score(str(i), ids, contexts, **wishes) for i, (contexts, ids) in enumerate(requests))
+            calls = (client.score(str(i), ids, contexts, options) for i, (contexts, ids) in enumerate(requests))
             return await asyncio.gather(*calls)
         finally:
             await client.close()
@@ -133,7 +133,7 @@ def test_scores_equal_transformers_on_ragged_batches(any_teacher, model):
 def test_top_k_and_entropy_are_those_of_the_first_context(any_teacher, model):
     requests = ragged(1, 8)
     for scores, (contexts, response) in zip(
-        score_all(any_teacher, requests, top_k=16, want_entropy=True), requests, strict=True
+        score_all(any_teacher, requests, ScoreOptions(top_k=16, want_entropy=True)), requests, strict=True
     ):
         full = plain(model, contexts["c0"], response)
         best = full.topk(16)
@@ -147,8 +147,8 @@ def test_a_gate_brings_the_top_k_only_of_undecided_positions(any_teacher, model)
     fulls = [plain(model, contexts["c0"], response) for contexts, response in requests]
     entropies = [-(full.exp() * full).sum(1).numpy() for full in fulls]
     gate = float(np.median(np.concatenate(entropies))) + 1e-3
-    wishes = {"top_k": 4, "want_entropy": True, "top_k_min_entropy": gate}
-    for scores, full, entropy in zip(score_all(any_teacher, requests, **wishes), fulls, entropies, strict=True):
+    options = ScoreOptions(top_k=4, want_entropy=True, top_k_min_entropy=gate)
+    for scores, full, entropy in zip(score_all(any_teacher, requests, options), fulls, entropies, strict=True):
         (opened,) = np.nonzero(entropy > gate)
         positions = scores.top_k.positions if scores.top_k.positions is not None else np.arange(len(entropy))
         assert np.array_equal(positions, opened)
@@ -158,9 +158,7 @@ def test_a_gate_brings_the_top_k_only_of_undecided_positions(any_teacher, model)
 
 
 def test_the_stream_answers_each_request_and_survives_a_bad_one(teacher):
-    requests = [
-        convert.score_request(str(i), ids, contexts, 0, False) for i, (contexts, ids) in enumerate(ragged(2, 10))
-    ]
+    requests = [convert.score_request(str(i), ids, contexts) for i, (contexts, ids) in enumerate(ragged(2, 10))]
     requests[4].response_ids = b""
 
     with grpc.insecure_channel(teacher.address) as channel:
@@ -173,9 +171,7 @@ def test_the_stream_answers_each_request_and_survives_a_bad_one(teacher):
 
 
 def test_the_stream_answers_a_client_that_waits_for_each_answer(teacher):
-    requests = [
-        convert.score_request(str(i), ids, contexts, 0, False) for i, (contexts, ids) in enumerate(ragged(4, 3))
-    ]
+    requests = [convert.score_request(str(i), ids, contexts) for i, (contexts, ids) in enumerate(ragged(4, 3))]
 
     async def converse() -> list[str]:
         seen = []
@@ -215,7 +211,7 @@ def context(name: str = "c0", ids: bytes = IDS) -> pb.Context:
             "the id -1",
         ),
         (pb.ScoreRequest(response_ids=IDS * 400, contexts=[context()]), "the limit is 1024"),
-        (pb.ScoreRequest(response_ids=IDS, contexts=[context()], top_k=65), "the limit is 64"),
+        (pb.ScoreRequest(response_ids=IDS, contexts=[context()], options=pb.ScoreOptions(top_k=65)), "the limit is 64"),
     ],
 )
 def test_malformed_requests_are_told_what_is_wrong(teacher, request_, message):
@@ -235,9 +231,12 @@ REQUESTS = st.builds(
     trajectory_id=st.text(max_size=300),
     response_ids=BYTES,
     contexts=st.lists(st.builds(pb.Context, name=st.text(max_size=4), prompt_ids=BYTES), max_size=18),
-    top_k=st.one_of(st.integers(0, 5), st.integers(0, 2**32 - 1)),
-    want_entropy=st.booleans(),
-    top_k_min_entropy=st.one_of(st.none(), st.floats()),
+    options=st.builds(
+        pb.ScoreOptions,
+        top_k=st.one_of(st.integers(0, 5), st.integers(0, 2**32 - 1)),
+        want_entropy=st.booleans(),
+        top_k_min_entropy=st.one_of(st.none(), st.floats()),
+    ),
 )
 
 
@@ -287,7 +286,7 @@ def test_reflection_names_the_service(teacher):
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
         request = reflection_pb2.ServerReflectionRequest(list_services="")
         (answer,) = stub.ServerReflectionInfo(iter([request]))
-    assert "calopd.transport.v1.TeacherScorer" in {service.name for service in answer.list_services_response.service}
+    assert "calopd.v1.TeacherScorer" in {service.name for service in answer.list_services_response.service}
 
 
 def test_a_student_of_another_vocabulary_is_refused(teacher, tiny):
