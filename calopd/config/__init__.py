@@ -1,5 +1,7 @@
 """One TOML file per run: its sections, loading, and checks before anything starts."""
 
-from calopd.config.load import Config, check_resumable, keep_with_run, load_config
+from calopd.config.load import load_config
+from calopd.config.resume import check_resumable, save_with_run
+from calopd.config.schema import Config
 
-__all__ = ["Config", "check_resumable", "keep_with_run", "load_config"]
+__all__ = ["Config", "check_resumable", "load_config", "save_with_run"]

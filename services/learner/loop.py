@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from calopd.config import Config, keep_with_run
+from calopd.config import Config, save_with_run
 from calopd.core.errors import TooFewTrajectories
 from calopd.core.losses import denominator
 from calopd.core.step_metrics import MeasuredStep, step_line
@@ -63,7 +63,7 @@ class Learner:
         self._clock, self._idle = time.monotonic(), 0.0
         if ranks.first:
             self._lock = single_learner(self.run_dir)
-            keep_with_run(config)
+            save_with_run(config)
             self.tokenizer = load_tokenizer(config.student.path)
             prometheus.run_info.labels(config.method.name, config.student.path, config.teacher.path).set(1)
             prometheus.steps_wanted.set(config.run.steps)

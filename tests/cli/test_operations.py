@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from calopd.cli import download
-from calopd.config import keep_with_run, load_config
+from calopd.config import load_config, save_with_run
 from calopd.core.errors import ConfigError
 from calopd.tracking.exposition import metrics_of_run
 from services.learner import prometheus
@@ -33,11 +33,11 @@ def config_file(tmp_path):
 def test_a_run_keeps_its_configuration_and_refuses_another(config_file):
     config = load_config(config_file, ["queue.url=redis://user:secret@host/0"], environ={})
     config.run_dir.mkdir(parents=True)
-    keep_with_run(config)
+    save_with_run(config)
     assert "secret" not in (config.run_dir / "config.toml").read_text()
-    keep_with_run(load_config(config_file, ["learner.ranks=4"], environ={}))
+    save_with_run(load_config(config_file, ["learner.ranks=4"], environ={}))
     with pytest.raises(ConfigError, match="relaxation"):
-        keep_with_run(load_config(config_file, ["method.relaxation=2"], environ={}))
+        save_with_run(load_config(config_file, ["method.relaxation=2"], environ={}))
 
 
 def test_policies_may_have_a_volume_of_their_own(config_file, tmp_path):

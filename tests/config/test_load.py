@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from calopd.config import check_resumable, load_config
+from calopd.config import Config, check_resumable, load_config
+from calopd.config.resume import is_fixed
 from calopd.core.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -60,7 +61,7 @@ def test_overrides_beat_the_environment_and_that_the_file(minimal):
         ("method.name=cal_opt", "unknown method 'cal_opt': did you mean cal_opd"),
         ("method.probes=['evil']", "unknown probe group 'evil'"),
         ("method.relaxation=0.5", r"method\.relaxation.*greater than or equal to 1"),
-        ("learner.samples=3", "256 trajectories are no multiple of 3"),
+        ("learner.samples=3", "256 trajectories cannot be divided by 3 samples"),
         ("evaluation.problems=5", "data.heldout names no file"),
         ("run.name=../x", "run.name"),
         ("tracking.trackers=['tensorbord']", "unknown tracker 'tensorbord': did you mean tensorboard"),
@@ -95,5 +96,27 @@ def test_a_resumed_run_keeps_what_makes_it_that_run(minimal):
     saved = load_config(minimal, environ={})
     check_resumable(saved, load_config(minimal, ["run.steps=200", "learner.ranks=4", "rollout.port=9000"], {}))
     for setting in ("learner.trajectories=128", "method.relaxation=2", "data.train=other.jsonl"):
-        with pytest.raises(ConfigError, match="the run began with"):
+        with pytest.raises(ConfigError, match="the run was started with"):
             check_resumable(saved, load_config(minimal, [setting], {}))
+
+
+def sections():
+    return [(name, field.annotation) for name, field in Config.model_fields.items() if name != "method"]
+
+
+@pytest.mark.parametrize(("name", "section"), sections(), ids=[name for name, _ in sections()])
+def test_every_setting_has_a_meaning(name, section):
+    assert section.__doc__
+    without = [key for key, field in section.model_fields.items() if not field.description]
+    assert without == [], f"[{name}]: write a docstring below {', '.join(without)}"
+
+
+def test_the_settings_that_a_resumed_run_keeps():
+    fixed = {f"{name}.{key}" for name, section in sections() for key in section.model_fields if is_fixed(name, key)}
+    assert {key for key in fixed if not key.startswith(("data.", "student."))} == {
+        "run.name", "run.dir", "run.seed", "teacher.path", "rollout.temperature", "rollout.top_p",
+        "rollout.max_tokens", "learner.trajectories", "learner.samples", "learner.lora_rank", "learner.lora_alpha",
+        "learner.lora_targets",
+    }  # fmt: skip
+    assert {"data.train", "student.path"} <= fixed
+    assert is_fixed("method", "name")

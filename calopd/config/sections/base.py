@@ -1,12 +1,20 @@
-"""What all sections share: unknown keys are refused, values never change, the text below a field is its meaning."""
+"""The base class of all sections and the types that they share."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
+
+T = TypeVar("T")
+
+FIXED_IN_RUN: Final = "fixed in a run"
+Fixed = Annotated[T, FIXED_IN_RUN]
+"""A setting, or a whole section, that all steps of a run share: a run cannot be resumed with another value."""
 
 Port = Annotated[int, Field(ge=1, le=65_535)]
 Dtype = Literal["float32", "bfloat16"]
 
 
 class Section(BaseModel):
+    """Unknown keys are refused, values never change, and the docstring below a field is its meaning."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)

@@ -1,4 +1,4 @@
-"""[evaluation]"""
+"""[evaluation]: held-out accuracy during the run."""
 
 from pydantic import Field
 
@@ -7,14 +7,20 @@ from calopd.core.types import Sampling
 
 
 class EvaluationSection(Section):
+    """Held-out accuracy of some of the run's policies."""
+
     problems: int = Field(default=0, ge=0)
-    """Held-out problems answered by the first and the last policy, and by every `every`-th; 0 = no evaluation."""
+    """Number of held-out problems that an evaluated policy answers; 0 = no evaluation. Needs `data.heldout`."""
     every: int = Field(default=0, ge=0)
-    """Steps between two evaluated policies, answered while the replicas are idle; 0 = the first and the last only."""
+    """Steps between two evaluated policies; 0 = only the first and the last one. Rollouts answer when they are idle."""
     samples: int = Field(default=1, ge=1)
+    """Responses per problem; accuracy is the mean over all of them. Raise it for less noise."""
     temperature: float = Field(default=0.6, gt=0)
+    """Sampling temperature of the evaluation."""
     top_p: float = Field(default=0.95, gt=0, le=1)
+    """Sample from the smallest set of tokens with this probability; 1 = from all tokens."""
     max_tokens: int = Field(default=20_480, ge=1)
+    """Maximum length of a response, in tokens. A longer one is cut and usually counts as wrong."""
 
     @property
     def sampling(self) -> Sampling:

@@ -1,47 +1,69 @@
-"""[learner]"""
+"""[learner]: the optimizer, its batches and its checkpoints."""
 
 from typing import Literal
 
 from pydantic import Field, model_validator
 
-from calopd.config.sections.base import Dtype, Port, Section
+from calopd.config.sections.base import Dtype, Fixed, Port, Section
 
 
 class LearnerSection(Section):
+    """The optimizer, its batches and its checkpoints."""
+
     ranks: int = Field(default=1, ge=1)
+    """Number of learner processes that `calopd run` starts; the student is sharded over them (FSDP2)."""
     port: Port = 8_082
+    """HTTP port of the first rank: health, status and metrics."""
     device: str = "auto"
-    trajectories: int = Field(default=256, ge=1)
-    """Trajectories of one optimizer step."""
-    samples: int = Field(default=1, ge=1)
-    """Responses to each problem of a step."""
+    """Torch device; `"auto"` = the GPU of the rank if there is one, else the CPU."""
+    trajectories: Fixed[int] = Field(default=256, ge=1)
+    """Number of trajectories in one optimizer step: problems times `samples`."""
+    samples: Fixed[int] = Field(default=1, ge=1)
+    """Responses per problem of a step. It must divide `trajectories`. Methods that compare responses need 2 or more."""
     learning_rate: float = Field(default=1e-6, gt=0)
+    """Peak learning rate of AdamW. It falls along half a cosine to 0 at the end of the run."""
     warmup_steps: int = Field(default=0, ge=0)
+    """Steps of linear warm-up before the peak."""
     betas: tuple[float, float] = (0.9, 0.999)
+    """AdamW's decay rates of the two moments."""
     weight_decay: float = Field(default=0.01, ge=0)
+    """AdamW's weight decay."""
     gradient_clip: float = Field(default=1.0, gt=0)
+    """Maximum norm of the gradient. A larger gradient is scaled down to it."""
     micro_batch_tokens: int = Field(default=32_768, ge=1)
-    """Tokens, padding included, in one forward and backward pass of a rank."""
+    """Maximum number of tokens, padding included, in one forward and backward pass of a rank. Lower it if memory runs
+    out; the gradient stays the same up to rounding."""
     chunk: int = Field(default=1_024, ge=1)
-    """Rows in one projection by the LM head."""
-    lora_rank: int = Field(default=0, ge=0)
-    """0 = all parameters are trained; the paper's ExOPD has 64. Policies and the exported model are merged."""
-    lora_alpha: float = Field(default=128, gt=0)
-    lora_targets: tuple[str, ...] | Literal["all-linear"] = "all-linear"
+    """Tokens that the LM head projects at once. It affects memory and speed only."""
+    lora_rank: Fixed[int] = Field(default=0, ge=0)
+    """Rank of the LoRA adapters; 0 = all parameters are trained. The paper's ExOPD uses 64. Policies and the exported
+    model contain the merged weights."""
+    lora_alpha: Fixed[float] = Field(default=128, gt=0)
+    """LoRA's alpha: adapters are scaled by alpha / rank. Used if `lora_rank` > 0."""
+    lora_targets: Fixed[tuple[str, ...] | Literal["all-linear"]] = "all-linear"
+    """Names of the modules with adapters, such as `["q_proj", "v_proj"]`; `"all-linear"` = every linear layer but the
+    LM head. Used if `lora_rank` > 0."""
     recompute_activations: bool = True
+    """Recompute activations in the backward pass instead of storing them: much less memory, about a third more compute.
+    Turn it off for small models."""
     compute_dtype: Dtype = "float32"
-    """Parameters and optimizer are float32; this is what the passes compute in."""
+    """Data type of the forward and backward passes. Parameters, gradients' sums and optimizer state are float32. Use
+    `"bfloat16"` on GPUs."""
     checkpoint_every: int = Field(default=1, ge=1)
+    """Steps between two checkpoints. After a crash at most this many steps are repeated."""
     max_missing_ratio: float = Field(default=0.1, gt=0, le=1)
-    """A step that lacks this share of its trajectories or more (dead letters) stops the run."""
+    """Stop the run if a step lacks this share of its trajectories or more because they were dead-lettered."""
     keep_checkpoints: int = Field(default=2, ge=1)
+    """Number of latest checkpoints to keep on disk."""
     keep_policies: int = Field(default=2, ge=1)
+    """Number of latest policies to keep, besides those that wait for their evaluation."""
     threads: int = Field(default=0, ge=0)
+    """CPU threads of each rank; 0 = 1 when started by `calopd run`, else the default of torch."""
     show_trajectories: int = Field(default=4, ge=0)
-    """Trajectories of the first, middle and last step that are kept for the report."""
+    """Trajectories of the first, the middle and the last step that are saved for the report."""
 
     @model_validator(mode="after")
     def _groups(self) -> "LearnerSection":
         if self.trajectories % self.samples:
-            raise ValueError(f"{self.trajectories} trajectories are no multiple of {self.samples} samples a problem")
+            raise ValueError(f"{self.trajectories} trajectories cannot be divided by {self.samples} samples")
         return self

@@ -1,33 +1,46 @@
-"""[rollout]"""
+"""[rollout]: how the student's responses are sampled."""
 
 from typing import Literal
 
 from pydantic import Field
 
-from calopd.config.sections.base import Dtype, Port, Section
+from calopd.config.sections.base import Dtype, Fixed, Port, Section
 from calopd.core.types import Sampling
 
 
 class RolloutSection(Section):
+    """How responses are sampled, and the replicas that do it."""
+
     engine: Literal["vllm", "torch"] = "vllm"
+    """Sampler: `"vllm"`, or `"torch"` for a machine without vLLM (slow; for tests)."""
     replicas: int = Field(default=1, ge=1)
-    """Local processes that `calopd run` starts, at `port`, `port`+1, ..."""
+    """Number of rollout processes that `calopd run` starts, at `port`, `port` + 1 and so on."""
     port: Port = 8_081
+    """HTTP port of the first replica: health, status and metrics."""
     dtype: Dtype = "float32"
+    """Data type of the weights while sampling. Use `"bfloat16"` on GPUs."""
     device: str = "auto"
-    temperature: float = Field(default=1.0, gt=0)
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    max_tokens: int = Field(default=16_384, ge=1)
+    """Torch device; `"auto"` = a GPU if there is one, else the CPU. Torch engine only."""
+    temperature: Fixed[float] = Field(default=1.0, gt=0)
+    """Sampling temperature; 1 = the student's own distribution."""
+    top_p: Fixed[float] = Field(default=1.0, gt=0, le=1)
+    """Sample from the smallest set of tokens with this probability; 1 = from all tokens."""
+    max_tokens: Fixed[int] = Field(default=16_384, ge=1)
+    """Maximum length of a response, in tokens. A longer one is cut and still used."""
     max_in_flight: int = Field(default=256, ge=1)
-    """Tickets a replica works on at once."""
+    """Tickets that a replica works on at once. Raise it if the GPU is not busy, lower it if the KV cache is full."""
     lease_seconds: float = Field(default=30.0, gt=0)
-    """A ticket whose worker has been silent for so long goes to another one."""
+    """Seconds without a sign of life from a worker after which its tickets go to another one."""
     max_deliveries: int = Field(default=20, ge=1)
-    """A ticket that was taken up so often without a result is set aside as a dead letter."""
+    """Number of times that a ticket is handed out before it is dead-lettered."""
     gpu_memory_utilization: float = Field(default=0.85, gt=0, le=1)
+    """Share of a GPU's memory that vLLM may use. Lower it if another process uses the same GPU."""
     tensor_parallel_size: int = Field(default=1, ge=1)
+    """Number of GPUs that one replica splits the student over. vLLM engine only."""
     cpu_kv_cache_gib: int = Field(default=1, ge=1)
+    """Size of vLLM's KV cache when it runs on a CPU, in GiB."""
     threads: int = Field(default=0, ge=0)
+    """CPU threads of each replica; 0 = the default of torch, and all cores with vLLM on a CPU."""
 
     @property
     def sampling(self) -> Sampling:

@@ -1,19 +1,28 @@
-"""[run]"""
+"""[run]: the name, place, length and seed of a run."""
 
 from pathlib import Path
 
 from pydantic import Field
 
-from calopd.config.sections.base import Section
+from calopd.config.sections.base import Fixed, Section
 
 
 class RunSection(Section):
-    name: str = Field(default="run", pattern=r"^[A-Za-z0-9._-]+$")
-    dir: Path = Path("runs")
-    """The run lives in `dir`/`name`."""
+    """Name, directory, length and seed of the run."""
+
+    name: Fixed[str] = Field(default="run", pattern=r"^[A-Za-z0-9._-]+$")
+    """Name of the run: its directory is `dir`/`name`, and its metrics carry the label `run`. Letters, digits, `.`, `_`
+    and `-`. Choose a new name for every new run."""
+    dir: Fixed[Path] = Path("runs")
+    """Directory that holds the runs. Learner and rollouts must both see it."""
     policies: Path | None = None
-    """Policies pass from learner to rollouts in `policies`/`name` (a tmpfs); unset = in the run's directory."""
+    """Directory for the published policies, which are read from `policies`/`name`; unset = the run's directory. Set it
+    to a tmpfs to pass weights through memory."""
     steps: int = Field(default=100, ge=1)
-    seed: int = 0
+    """Number of optimizer steps. The learning rate reaches 0 at the end of them."""
+    seed: Fixed[int] = 0
+    """Seed of the problem order, the sampled responses and all other random choices. Change it to repeat a run with
+    different randomness."""
     deterministic: bool = False
-    """Trajectories enter the gradient in the order of their tickets, in fixed micro-batches, not as they arrive."""
+    """Use trajectories in ticket order and in fixed micro-batches instead of in order of arrival, so that the same run
+    gives the same student. Slower: a late response delays those behind it."""

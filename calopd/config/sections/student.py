@@ -1,8 +1,10 @@
-"""[student]"""
+"""[student]: the model that is trained."""
 
 from calopd.config.sections.base import Section
 
 
 class StudentSection(Section):
+    """The model that is trained."""
+
     path: str
-    """Model directory or hub id."""
+    """Directory of the model (config.json and *.safetensors) or its id on the Hugging Face hub (`owner/name`)."""

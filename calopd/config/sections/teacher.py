@@ -1,49 +1,65 @@
-"""[teacher]"""
+"""[teacher]: the model that scores the responses, and its service."""
 
 from typing import Literal
 
 from pydantic import Field, model_validator
 
-from calopd.config.sections.base import Dtype, Port, Section
+from calopd.config.sections.base import Dtype, Fixed, Port, Section
 
 
 class TeacherSection(Section):
-    path: str
+    """The model that scores the responses, and its service."""
+
+    path: Fixed[str]
+    """Directory of the model or its id on the Hugging Face hub. Its vocabulary must be the student's."""
     engine: Literal["torch", "vllm"] = "torch"
-    """torch packs batches without padding and shares prefixes; vllm is for models that are split or quantised."""
+    """`"torch"` packs batches without padding and computes shared prefixes once, on one device. Use `"vllm"` for a
+    model that is quantized or split over several GPUs."""
     addresses: tuple[str, ...] = ()
-    """host:port of the replicas; empty = the local one at `port`."""
+    """`host:port` of the teacher replicas, used in turn; empty = `calopd run` starts one at `port`."""
     port: Port = 50_051
+    """gRPC port of the teacher."""
     metrics_port: Port = 9_101
+    """HTTP port of the teacher's Prometheus metrics."""
     dtype: Dtype = "float32"
+    """Data type of the weights and of the forward pass. Use `"bfloat16"` on GPUs."""
     device: str = "auto"
+    """Torch device, for example `"cuda:1"`; `"auto"` = a GPU if there is one, else the CPU. Torch engine only."""
     batch_tokens: int = Field(default=8_192, ge=1)
-    """Tokens in one forward pass."""
+    """Maximum number of tokens in one forward pass. Raise it to use a GPU better, lower it if memory runs out."""
     chunk: int = Field(default=0, ge=0)
-    """Rows in one projection by the LM head; 0 = what suits the device. The scores do not depend on it."""
+    """Tokens that the LM head projects at once; 0 = a value that suits the device. It affects memory and speed, not the
+    scores. Torch engine only."""
     tile: int = Field(default=0, ge=0)
-    """Vocabulary entries in one projection by the LM head; 0 = what suits the device."""
+    """Vocabulary entries that the LM head projects at once; 0 = a value that suits the device. Torch engine only."""
     share_prefixes: bool = True
-    """What several sequences of a batch begin with is computed once."""
+    """Compute a prefix that several sequences of a batch share only once. Torch engine only."""
     tensor_parallel_size: int = Field(default=1, ge=1)
-    """GPUs that the model is split over; with the vllm engine."""
+    """Number of GPUs that the model is split over. vLLM engine only."""
     expert_parallel: bool = False
-    """Whole experts to each of these GPUs; with the vllm engine."""
+    """Place whole experts on each of these GPUs instead of splitting every expert. vLLM engine only."""
     gpu_memory_utilization: float = Field(default=0.85, gt=0, le=1)
+    """Share of a GPU's memory that vLLM may use. Lower it if another process uses the same GPU."""
     cpu_kv_cache_gib: int = Field(default=1, ge=1)
+    """Size of vLLM's KV cache when it runs on a CPU, in GiB."""
     max_tokens: int = Field(default=32_768, ge=2)
-    """Longest prompt + response."""
+    """Maximum length of prompt and response together, in tokens. A longer request is refused: set it to at least
+    `data.max_context_tokens` + `rollout.max_tokens`."""
     max_contexts: int = Field(default=16, ge=1)
+    """Maximum number of contexts in one request. Raise it for a study with more contexts."""
     max_top_k: int = Field(default=64, ge=0)
+    """Maximum number of most likely tokens that a request may ask for at each position."""
     max_waiting: int = Field(default=1_024, ge=1)
-    """Requests that may wait; one more is refused with RESOURCE_EXHAUSTED."""
+    """Maximum number of waiting requests. Further ones are refused with RESOURCE_EXHAUSTED; the client retries."""
     canary_seconds: float = Field(default=60.0, gt=0)
+    """Seconds between two checks of the teacher on a known text. A teacher that fails refuses requests until it
+    passes again."""
     drain_seconds: float = Field(default=60.0, gt=0)
-    """On SIGTERM, what accepted requests may take until they are answered."""
+    """Seconds that accepted requests may take after SIGTERM before the process exits."""
     deadline_seconds: float = Field(default=600.0, gt=0)
-    """What a client waits for one answer."""
+    """Seconds that a client waits for one answer. Raise it if long responses time out on a slow teacher."""
     threads: int = Field(default=0, ge=0)
-    """CPU threads; 0 = torch's choice."""
+    """CPU threads of the process; 0 = the default of torch."""
 
     @model_validator(mode="after")
     def _split(self) -> "TeacherSection":

@@ -1,4 +1,4 @@
-"""[tracking]"""
+"""[tracking]: experiment trackers."""
 
 from typing import Literal
 
@@ -10,6 +10,8 @@ from calopd.tracking.registry import TRACKERS
 
 
 class TrackingSection(Section):
+    """Experiment trackers that receive the metrics of every step."""
+
     trackers: tuple[str, ...] = ()
     """Experiment trackers that receive the metrics of every step, by name: `"tensorboard"`, `"wandb"`. Each needs its
     extra (`pip install calopd[tensorboard]`). metrics.jsonl and Prometheus are always on."""
