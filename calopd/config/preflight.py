@@ -13,6 +13,7 @@ from calopd.data.problems import load_all
 from calopd.models.prompts import Prompts
 from calopd.models.tokenizers import load_tokenizer
 from calopd.rundir.recorded_ratios import recorded_ratios
+from calopd.tracking.registry import check_libraries
 
 PROCESS_GIB = 0.8
 """What a service takes beside its model: interpreter, torch, buffers."""
@@ -22,6 +23,7 @@ LONGEST = 64
 
 def check(config: Config) -> None:
     """Refuse a run whose models, data, ports or memory are not there."""
+    check_libraries(config.tracking.trackers)
     check_model("student.path", config.student.path)
     if not config.teacher.addresses:
         check_model("teacher.path", config.teacher.path)

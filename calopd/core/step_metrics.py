@@ -6,7 +6,7 @@ and docs/metrics.md are derived from the table. Sums are over all tokens or traj
 ratios are formed once, at the end.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -81,7 +81,7 @@ class StepSums:
 
 @dataclass(slots=True)
 class StepResult:
-    """What the ranks know after the backward passes of a step; `merge` adds what another rank knows."""
+    """Results of a rank after the backward passes of a step; `merge` adds those of another rank."""
 
     sums: StepSums = field(default_factory=StepSums)
     lengths: list[int] = field(default_factory=list)
@@ -102,7 +102,7 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredStep:
-    """A finished step: the merged result of the ranks, and what the coordinator knows beside it."""
+    """A finished step: the merged results of the ranks, and what only the coordinator knows."""
 
     result: StepResult
     step: int
@@ -153,6 +153,13 @@ class Metric:
     def per_probe(self) -> bool:
         return PROBE in self.key
 
+    def keys_in(self, line: Iterable[str]) -> dict[str, str]:
+        """Label -> key of what a line has of this metric: one entry, or one per probe with the probe as its label."""
+        if not self.per_probe:
+            return {self.label: self.key} if self.key in line else {}
+        prefix = self.key.removesuffix(PROBE)
+        return {key.removeprefix(prefix): key for key in line if key.startswith(prefix)}
+
 
 def _mean(name: str, over: str) -> Callable[[MeasuredStep], Number]:
     return lambda step: step.mean(name, over)
@@ -170,18 +177,11 @@ def _retained(step: MeasuredStep) -> float:
 RETAINED = Chart("Retained discrepancy", "Calibration", paper=(0.65, 0.52), runbook="Signal collapse")
 ZERO = Chart("Zero-advantage tokens", "Calibration", paper=(0.27, 0.34), runbook="Signal collapse")
 WIDTH = Chart("Region width", "Calibration", runbook="No calibration")
-DEVIATION = Chart(
-    "Mean deviation by probe",
-    "Calibration",
-    "Mean of D(c) = lT(c) - lT over the tokens, in nats: below 0, the probe makes the response less likely.",
-    runbook="No calibration",
-)
+DEVIATION = Chart("Mean deviation by probe", "Calibration", runbook="No calibration")
 CHANGED = Chart("Clamped and sign-flipped tokens", "Calibration", "Neither happens often in a healthy Cal-OPD run.")
-KEPT = Chart("Learnt from", "Calibration", "What the method keeps in the loss and its denominator.")
-FORWARD_KL = Chart("Forward KL", "Calibration", "EOPD: the gate opens if the teacher's entropy exceeds the threshold.")
-ACCURACY = Chart(
-    "Accuracy", "Student", "Rollouts at the training temperature, and the held-out problems of the newest evaluation."
-)
+FORWARD_KL = Chart("Forward KL", "Calibration")
+GATE = Chart("Open gates", "Calibration")
+ACCURACY = Chart("Accuracy", "Student", "Of the rollouts of the step, and of the policy last evaluated.")
 LENGTH = Chart("Response length", "Student", "Tokens per response.")
 ENDINGS = Chart("How responses end", "Student", "Cut at rollout.max_tokens, and answered after the reasoning.")
 ENTROPY = Chart("Entropy", "Student")
@@ -195,9 +195,9 @@ NORM = Chart("Gradient norm", "Optimization", logarithmic=True, runbook="Gradien
 RATE = Chart("Learning rate", "Optimization")
 MISMATCH = Chart("Log-probability mismatch", "Optimization", logarithmic=True, runbook="Mismatch")
 STALENESS = Chart("Staleness", "Optimization", runbook="Staleness")
-PROGRESS = Chart("Progress", "Progress", "Optimizer steps done, epoch of the data, and published policy.")
-TICKETS = Chart("Tickets", "Progress", "A ticket becomes a trajectory or a dead letter.")
-TOKENS = Chart("Tokens per step", "Progress")
+PROGRESS = Chart("Progress", "Progress", "Step, epoch, policy published after the step, and policy last evaluated.")
+TICKETS = Chart("Tickets", "Progress", "A ticket becomes a trajectory or a dead letter; a method may leave some out.")
+TOKENS = Chart("Tokens per step", "Progress", "Response tokens of the step; a method may leave some out of the loss.")
 SECONDS = Chart(
     "Seconds by role",
     "Time",
@@ -205,6 +205,9 @@ SECONDS = Chart(
     stacked=True,
 )
 WALL = Chart("Seconds per step", "Time")
+
+GROUPS = ("Calibration", "Student", "Optimization", "Time", "Progress")
+"""Groups of charts, in the order of the page."""
 
 METRICS: tuple[Metric, ...] = (
     Metric("step", "", "Number of the step, from 0", lambda s: s.step, PROGRESS, "step"),
@@ -215,18 +218,19 @@ METRICS: tuple[Metric, ...] = (
     Metric("zero_ratio", "ratio", "Share of tokens with zero advantage: the student is inside the teacher's region",
            _mean("zero", "tokens"), ZERO, name="zero_advantage_ratio"),
     Metric("region_width", "nats", "Mean of U - L over the tokens", _mean("region_width", "tokens"), WIDTH),
-    Metric(f"deviation_{PROBE}", "nats", "Mean self-deviation of the teacher under a probe",
+    Metric(f"deviation_{PROBE}", "nats", "Mean of lT(c) - lT; below 0, the probe c makes the responses less likely",
            _mean(f"deviation_{PROBE}", "tokens"), DEVIATION, name="self_deviation_nats"),
     Metric("clamped_share", "ratio", "Share of tokens whose advantage was clamped",
            _mean("clamped", "tokens"), CHANGED, "clamped", name="clamped_ratio"),
     Metric("sign_flip_share", "ratio", "Share of tokens whose advantage has the opposite sign of A_OPD",
            _mean("sign_flips", "tokens"), CHANGED, "sign-flipped", name="sign_flip_ratio"),
-    Metric("tokens_kept", "count", "Tokens in the loss", _count("kept_tokens"), KEPT, "tokens"),
-    Metric("trajectories_kept", "count", "Trajectories in the loss", _count("kept_trajectories"), KEPT, "trajectories"),
-    Metric("forward_kl", "nats", "Mean forward KL of the tokens whose gate is open",
-           _mean("forward_kl", "gate_open"), FORWARD_KL, "KL"),
-    Metric("gate_open_share", "ratio", "Share of tokens whose gate is open",
-           _mean("gate_open", "tokens"), FORWARD_KL, "gate open", name="gate_open_ratio"),
+    Metric("tokens_kept", "count", "Tokens in the loss", _count("kept_tokens"), TOKENS, "in the loss"),
+    Metric("trajectories_kept", "count", "Trajectories in the loss", _count("kept_trajectories"), TICKETS,
+           "in the loss"),
+    Metric("forward_kl", "nats", "Mean forward KL of the tokens whose gate is open (EOPD)",
+           _mean("forward_kl", "gate_open"), FORWARD_KL),
+    Metric("gate_open_share", "ratio", "Share of tokens at which the teacher's entropy exceeds the threshold (EOPD)",
+           _mean("gate_open", "tokens"), GATE, name="gate_open_ratio"),
     Metric("accuracy", "ratio", "Share of the step's responses with the right answer",
            lambda s: s.share("correct"), ACCURACY, "rollouts", name="rollout_accuracy_ratio"),
     Metric("evaluation_accuracy", "ratio", "Accuracy on the held-out problems, of the policy last evaluated",
@@ -257,7 +261,8 @@ METRICS: tuple[Metric, ...] = (
            _mean("mismatch", "all_tokens"), MISMATCH),
     Metric("staleness", "versions", "Mean age of the trajectories in policy versions; 0 = strictly on-policy",
            lambda s: s.share("staleness"), STALENESS),
-    Metric("tokens", "", "Response tokens of the step", lambda s: sum(s.result.lengths), TOKENS, name="step_tokens"),
+    Metric("tokens", "", "Response tokens of the step", lambda s: sum(s.result.lengths), TOKENS, "all",
+           name="step_tokens"),
     Metric("tickets_used", "count", "Tickets whose trajectory was used", lambda s: len(s.result.used), TICKETS, "used"),
     Metric("tickets_missing", "count", "Tickets that became dead letters", lambda s: s.missing, TICKETS, "missing"),
     Metric("seconds", "seconds", "Wall time of the step", lambda s: s.seconds, WALL, name="step_seconds"),
@@ -282,3 +287,11 @@ def step_line(step: MeasuredStep, probes: Sequence[str] = ()) -> dict[str, Numbe
         else:
             line[metric.key] = metric.value(step)
     return line
+
+
+def charts() -> dict[str, dict[Chart, list[Metric]]]:
+    """Group -> chart -> its metrics."""
+    found: dict[str, dict[Chart, list[Metric]]] = {group: {} for group in GROUPS}
+    for metric in METRICS:
+        found.setdefault(metric.chart.group, {}).setdefault(metric.chart, []).append(metric)
+    return found

@@ -37,7 +37,7 @@ def service_main(service: str, description: str | None) -> "Config":
         die_with_parent()
 
     from calopd.config import load_config
-    from calopd.tracking.exposition import setup_logging
+    from calopd.tracking.log_format import setup_logging
 
     setup_logging(service)
     config = load_config(arguments.config, arguments.set)

@@ -16,6 +16,7 @@ from calopd.core.statistics import average, difference
 from calopd.core.types import EVALUATION, Ticket
 from calopd.data.problems import load_problems
 from calopd.rundir.files import write_json
+from calopd.tracking.prometheus_tracker import last_step
 from calopd.transport.redis_queue import Queue
 from services.learner import prometheus
 from services.learner.feed import REOPEN_AFTER
@@ -153,8 +154,7 @@ class Evaluations:
     def _show(self, result: dict[str, Any]) -> None:
         self._status.evaluations[result["policy_version"]] = result["accuracy"]
         newest = max(self._status.evaluations)
-        prometheus.evaluation_accuracy.set(self._status.evaluations[newest])
-        prometheus.evaluation_version.set(newest)
+        last_step.update(evaluation_accuracy=self._status.evaluations[newest], evaluation_policy_version=newest)
 
 
 def gain_interval(before: dict[str, Any], after: dict[str, Any]) -> tuple[float, float]:

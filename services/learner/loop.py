@@ -33,6 +33,7 @@ from services.learner.status import Status, serve_status
 from services.learner.step_facts import merge_facts
 from services.learner.student import full_weights, load_student, shard
 from services.learner.tickets import step_batch, step_tickets
+from services.learner.trackers import start_trackers
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +86,7 @@ class Learner:
         if self.ranks.first:
             export_model(self.run_dir / "model", self.student, weights, self.tokenizer)
             write_summary(self.run_dir, self.config, self.record)
+            self.trackers.close()
         self.status.phase = "done"
 
     def _resume(self) -> None:
@@ -95,8 +97,8 @@ class Learner:
             log.info("resumed at step %d from %s", self.record.step, found)
         if not self.ranks.first:
             return
-        for name in ("metrics.jsonl", "trajectories.jsonl"):
-            keep_lines_before(self.run_dir / name, self.record.step)
+        keep_lines_before(self.run_dir / "trajectories.jsonl", self.record.step)
+        self.trackers = start_trackers(self.config, self.queue.run, self.record.step)
         here = step_batch(self.record.step)
         for batch in self.queue.open_batches():
             # Steps beyond are redone. In fixed order they come to the same weights, and their trajectories stay good.
@@ -104,7 +106,6 @@ class Learner:
                 self.queue.release_batch(batch)
         self.evaluations.resume(self.record.step)
         self.status.step = self.record.step
-        prometheus.last_step.values = {"step": self.record.step, "policy_version": self.record.step}
         prometheus.checkpoint_time.set(found.stat().st_mtime if found else time.time())
 
     def _publish(self) -> None:
@@ -161,11 +162,10 @@ class Learner:
         self._finish(step)
 
     def _tell(self, line: dict[str, Any], shown: list[dict[str, Any]]) -> None:
-        append_line(self.run_dir / "metrics.jsonl", line)
+        self.trackers.record(line)
         for row in sorted(shown, key=lambda row: row["index"]):
             tokens = [self.tokenizer.decode([i]) for i in row["response_ids"]]
             append_line(self.run_dir / "trajectories.jsonl", {"step": line["step"], **row, "tokens": tokens})
-        prometheus.record(line)
         self.status.finish_step(line)
         log.info(
             "step %d: retained %.3f, zero %.3f, accuracy %.3f, loss %.4f, %.1f s (idle %.1f)",

@@ -8,7 +8,7 @@ import uvicorn
 from fastapi import FastAPI, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from calopd.tracking.exposition import metrics_of_run
+from calopd.tracking.metrics_page import metrics_of_run
 from calopd.transport import auth
 from services.learner import prometheus
 

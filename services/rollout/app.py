@@ -15,7 +15,7 @@ from calopd.core.contexts import BASE
 from calopd.core.errors import CalopdError
 from calopd.core.types import Problem, Sample, Sampling, Scores
 from calopd.data.answers import is_correct
-from calopd.tracking.exposition import metrics_of_run
+from calopd.tracking.metrics_page import metrics_of_run
 from calopd.transport import auth
 from services.rollout.sampler import SampleRequest
 from services.rollout.worker import Worker

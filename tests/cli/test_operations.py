@@ -7,8 +7,9 @@ import pytest
 from calopd.cli import download
 from calopd.config import load_config, save_with_run
 from calopd.core.errors import ConfigError
-from calopd.tracking.exposition import metrics_of_run
-from services.learner import prometheus
+from calopd.tracking.metrics_page import metrics_of_run
+from calopd.tracking.prometheus_tracker import PrometheusTracker
+from calopd.tracking.tracker import TrackedRun
 from services.learner.status import Status
 
 TOML = """
@@ -56,15 +57,15 @@ def test_waiting_for_models_ends_when_all_are_there(config_file, tmp_path, monke
     assert "a folder, nothing to download" in capsys.readouterr().out
 
 
-def test_metrics_say_of_which_run_they_are_and_nothing_that_was_not_measured():
+def test_metrics_say_of_which_run_they_are_and_nothing_that_was_not_measured(tmp_path):
     line = {"step": 3, "retained_ratio": 0.6, "region_width": None, "deviation_eval+": 0.25, "tokens": 10,
             "tickets_used": 2, "tickets_missing": 0}  # fmt: skip
-    prometheus.record(line)
+    PrometheusTracker(TrackedRun(directory=tmp_path, run_id="mine-1", name="mine")).record(line)
     status = Status("mine", steps=5)
     status.phase = "waiting for trajectories"
     page = metrics_of_run("mine").decode()
     assert 'calopd_learner_retained_discrepancy_ratio{run="mine"} 0.6' in page
-    assert 'calopd_learner_step{run="mine"} 4.0' in page
+    assert 'calopd_learner_step{run="mine"} 3.0' in page
     assert 'calopd_learner_self_deviation_nats{probe="eval+",run="mine"} 0.25' in page
     assert 'calopd_learner_phase_seconds_total{phase="starting",run="mine"}' in page
     assert "calopd_learner_region_width_nats" not in page

@@ -6,6 +6,8 @@ from typing import Any
 
 from prometheus_client import REGISTRY
 
+from calopd.core.step_metrics import METRICS
+
 STANDARD = {"up", "process_start_time_seconds", "process_resident_memory_bytes", "process_cpu_seconds_total"}
 """Of Prometheus, and of every Python process on Linux."""
 COMPARISON = re.compile(r"(?<![=!<>~])(==|!=|<=|>=|<|>)(?![=~])(?!\s*bool)")
@@ -13,13 +15,14 @@ COMPARISON = re.compile(r"(?<![=!<>~])(==|!=|<=|>=|<|>)(?![=~])(?!\s*bool)")
 
 def exported() -> set[str]:
     """Every series name that a service or its client may show."""
+    from calopd.tracking import prometheus_tracker  # noqa: F401
     from calopd.transport import teacher_client  # noqa: F401  declares its counter
-    from services.learner import prometheus as learner
+    from services.learner import prometheus as learner  # noqa: F401
     from services.learner.queue_watch import Watch
     from services.rollout import prometheus as rollout  # noqa: F401
     from services.teacher_scorer import prometheus as teacher  # noqa: F401
 
-    names = {name for name, _ in learner.STEP_METRICS.values()}
+    names = {metric.prometheus for metric in METRICS}
     nowhere = Watch("redis://127.0.0.1:1/0", "none", {})
     for family in [*REGISTRY.collect(), *nowhere.collect()]:
         suffixes = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"]}.get(family.type, [""])

@@ -29,7 +29,7 @@ from calopd.rundir.files import append_line, read_lines, write_json
 from calopd.study.collection import SET_ASIDE, Goal, progress_file
 from calopd.study.recorded_rollouts import RecordedFile, RecordedStudy, Response, open_recorded
 from calopd.study.shards import Rollout, Scored, Study
-from calopd.tracking.exposition import setup_logging
+from calopd.tracking.log_format import setup_logging
 from calopd.transport import auth
 from calopd.transport.teacher_client import TeacherClient
 from services.rollout.sampler import SampleRequest, SamplingEngine

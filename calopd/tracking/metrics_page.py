@@ -1,23 +1,9 @@
-"""Logs of a service: one line format, kept by the launcher in one file a process. Metrics say which run they are of."""
+"""The `/metrics` page of a service. One Prometheus may scrape many runs, so every sample has the label `run`."""
 
-import logging
-import sys
 from collections.abc import Iterator
 
 from prometheus_client import REGISTRY, CollectorRegistry, Metric, generate_latest
 from prometheus_client.registry import Collector
-
-
-def setup_logging(service: str) -> None:
-    """Lines `time level service module: message` on stderr."""
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.INFO,
-        format=f"%(asctime)s %(levelname)-7s {service} %(name)s: %(message)s",
-        force=True,
-    )
-    for noisy in ("httpx", "uvicorn.access"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
 class _OfRun(Collector):
@@ -33,7 +19,7 @@ class _OfRun(Collector):
 
 
 def metrics_of_run(run: str) -> bytes:
-    """What `/metrics` answers: one Prometheus may watch many runs."""
+    """The page as Prometheus reads it."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_OfRun(run))
     return generate_latest(registry)
