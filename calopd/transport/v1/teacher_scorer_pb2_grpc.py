@@ -55,7 +55,7 @@ class TeacherScorerServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Describe(self, request, context):
-        """What this teacher is and what it takes.
+        """The model and the limits of this teacher.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -69,7 +69,7 @@ class TeacherScorerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ScoreStream(self, request_iterator, context):
-        """The same for many; answers come in the order of completion, each with its trajectory_id.
+        """The same for many responses; answers come in the order of completion, each with its trajectory_id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
