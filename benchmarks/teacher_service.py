@@ -2,12 +2,11 @@
 
 import asyncio
 import os
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,6 +20,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from calopd.core.types import LOGPROBS_ONLY, ScoreOptions, Scores
 from calopd.transport.teacher_client import TeacherClient
+from tests.ports import free_ports
 
 ROOT = Path(__file__).parent.parent
 Work = list[tuple[np.ndarray, dict[str, np.ndarray]]]
@@ -79,12 +79,7 @@ class Service:
 @contextmanager
 def serving(path: Path, **settings: Any) -> Iterator[Service]:
     """`python -m services.teacher_scorer` on free ports."""
-    with ExitStack() as stack:
-        ports = []
-        for _ in range(2):
-            free = stack.enter_context(socket.socket())
-            free.bind(("127.0.0.1", 0))
-            ports.append(free.getsockname()[1])
+    ports = free_ports(2)
     config = "\n".join((
         '[data]\ntrain = "none"', f'[student]\npath = "{path}"', f'[teacher]\npath = "{path}"',
         f"port = {ports[0]}", f"metrics_port = {ports[1]}", "threads = 2",

@@ -1,22 +1,27 @@
-"""Real parts for the tests: tiny models, a Redis-protocol server, free ports."""
+"""Real parts for the tests: tiny models and a Redis-protocol server."""
 
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from calopd.local import embedded_redis
+from tests.ports import free_port, free_ports
 from tests.tiny import make_model, make_problems, make_tokenizer
 
+# The same examples in every run, and no time limits: neither a draw nor a busy machine decides whether the tests pass.
+# `pytest --hypothesis-profile=explore` draws new examples.
+settings.register_profile("repeatable", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("repeatable")
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+START_SECONDS = 120.0
+"""How long a Redis-protocol server may take to answer on a busy machine."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,7 @@ class Tiny:
 
     def config(self, name: str, *, steps: int = 2, extra: str = "") -> str:
         """A configuration for a run of a few seconds, at ports of its own."""
-        ports = [free_port() for _ in range(5)]
+        teacher, metrics, learner, queue, rollout, *_ = free_ports(8)  # further replicas listen above rollout.port
         return f"""
 [run]
 name = "{name}"
@@ -47,19 +52,19 @@ max_context_tokens = 512
 path = "{self.student}"
 [teacher]
 path = "{self.teacher}"
-port = {ports[0]}
-metrics_port = {ports[1]}
+port = {teacher}
+metrics_port = {metrics}
 max_tokens = 1024
 threads = 1
 [rollout]
 engine = "torch"
-port = {ports[2]}
+port = {rollout}
 max_tokens = 24
 max_in_flight = 16
 threads = 1
-lease_seconds = 3.0
+lease_seconds = 10.0
 [learner]
-port = {ports[3]}
+port = {learner}
 trajectories = 16
 learning_rate = 1e-3
 micro_batch_tokens = 1024
@@ -71,7 +76,7 @@ every = 2
 max_tokens = 24
 top_p = 1.0
 [queue]
-port = {ports[4]}
+port = {queue}
 {extra}"""
 
     def write_config(self, name: str, *, steps: int = 2, extra: str = "") -> Path:
@@ -104,12 +109,20 @@ class Server:
 
     def start(self) -> None:
         self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL)
-        embedded_redis.wait_until_ready(self.url)
+        embedded_redis.wait_until_ready(self.url, START_SECONDS)
 
     def kill(self) -> None:
-        assert self.process is not None
-        self.process.kill()
-        self.process.wait()
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    @contextmanager
+    def running(self) -> Iterator["Server"]:
+        try:
+            self.start()
+            yield self
+        finally:
+            self.kill()
 
 
 @pytest.fixture(params=["embedded", "redis-server"])
@@ -122,7 +135,5 @@ def redis_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ser
         if binary is None:
             pytest.skip("no redis-server on this machine")
         command[0] = binary
-    server = Server(command, embedded_redis.server_url(port, "secret"))
-    server.start()
-    yield server
-    server.kill()
+    with Server(command, embedded_redis.server_url(port, "secret")).running() as server:
+        yield server

@@ -8,6 +8,7 @@ import secrets
 import socket
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -131,7 +132,7 @@ def _run(config: Config, study: Study, goal: Goal, recorded: Path | None, superv
     if recorded is not None:
         words += ["--recorded", str(recorded)]
         if lacks_student(recorded):
-            port, metrics = _free_port(), _free_port()
+            port, metrics = _free_ports(2)
             settings = (
                 f"teacher.path={config.student.path}",
                 f"teacher.port={port}",
@@ -203,7 +204,10 @@ class _Display:
             )
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def _free_ports(count: int) -> list[int]:
+    """Distinct ones: each is held until all are picked."""
+    with ExitStack() as held:
+        probes = [held.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psutil
 
-from tests.conftest import free_port
 from tests.deploy import check, manifests
+from tests.ports import free_port
 
 STEPS = 16
 

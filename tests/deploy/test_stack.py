@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import free_port
 from tests.deploy import check, images, promql
+from tests.ports import free_port
 
 PROJECT = "calopd-test"
 ROLES = ("teacher-cpu", "rollout-cpu", "learner-cpu")

@@ -13,7 +13,7 @@ import pytest
 
 from calopd.study.analyze import analyze
 from calopd.study.shards import Study
-from tests.conftest import free_port
+from tests.ports import free_port
 from tests.services.processes import ROOT
 
 pytestmark = pytest.mark.slow

@@ -20,7 +20,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from calopd.core.errors import ConfigError
 from calopd.transport import auth
 from calopd.transport import health_check as probe
-from tests.conftest import free_port
+from tests.ports import free_port
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 

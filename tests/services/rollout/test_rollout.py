@@ -22,7 +22,8 @@ from calopd.local import embedded_redis
 from calopd.rundir.files import ensure_run_id
 from calopd.rundir.policies import publish_policy
 from calopd.transport.redis_queue import Arrival, Queue, connect
-from tests.conftest import Server, free_port
+from tests.conftest import Server
+from tests.ports import free_port
 from tests.services.processes import service, wait_until_serving
 
 pytestmark = pytest.mark.slow
