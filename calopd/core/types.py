@@ -14,8 +14,8 @@ policy        the student's weights after a number of optimizer steps, its versi
 Axis suffixes: _B trajectories, _T tokens, _C contexts, _V vocabulary, _K top-k, _H hidden.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 import torch
@@ -156,7 +156,14 @@ class StepFacts:
     lengths: list[int]
     correct: list[bool]
     mean_gaps: list[float]
-    """R_i = mean_t(lT - lS); empty where the method does not ask for it."""
+    """R_i = mean_t(lT - lS); empty if the method does not ask for it."""
+
+    @classmethod
+    def merge(cls, parts: Sequence["StepFacts"]) -> "StepFacts":
+        """Join the facts of several micro-batches, in the order of their tickets."""
+        joined = {f.name: [value for part in parts for value in getattr(part, f.name)] for f in fields(cls)}
+        order = sorted(range(len(joined["indices"])), key=joined["indices"].__getitem__)
+        return cls(**{name: [column[i] for i in order] if column else [] for name, column in joined.items()})
 
 
 Plan = Mapping[int, Mapping[str, torch.Tensor] | None]

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from calopd.config import Config
+from calopd.core.phase import Phase
 from calopd.local.supervisor import Supervisor
 from calopd.rundir.files import read_lines
 
@@ -99,7 +100,7 @@ class Display:
         if page := _get(f"http://127.0.0.1:{config.learner.port}/status"):
             self._status = json.loads(page)
         else:
-            self._status = {**self._status, "phase": "starting"}
+            self._status = {**self._status, "phase": Phase.STARTING}
         last = self._rows[-1]["step"] if self._rows else -1
         lines = read_lines(config.run_dir / "metrics.jsonl")
         for line in lines if not self._live else []:
@@ -119,9 +120,9 @@ class Display:
         self._live.update(self._render(), refresh=True)
 
     def _say_phase(self) -> None:
-        phase = str(self._status.get("phase", "starting"))
-        if phase.startswith(("evaluating", "exporting")) and phase != self._said_phase:
-            self._console.print(phase + " …", highlight=False)
+        phase = self._status.get("phase", Phase.STARTING)
+        if phase in (Phase.EVALUATING, Phase.EXPORTING) and phase != self._said_phase:
+            self._console.print(f"{phase} …", highlight=False)
         self._said_phase = phase
 
     def _line(self, row: dict[str, Any]) -> str:
@@ -188,7 +189,7 @@ class Display:
             row(name, scrape.busy, doing if samples else "starting")
         waiting = self._teacher.samples.get("calopd_teacher_waiting_requests", 0)
         row("teacher", self._teacher.busy, f"scoring {waiting:.0f}" if self._teacher.samples else "starting")
-        phase = str(self._status.get("phase", "starting"))
+        phase = self._status.get("phase", Phase.STARTING)
         last = self._rows[-1] if self._rows else {}
         busy = last["seconds_learner"] / last["seconds"] if last else None
         row("learner", busy, f"{phase} {self._status.get('progress', '')}")

@@ -7,12 +7,12 @@ def main() -> None:
     config = service_main("learner", __doc__)
 
     from calopd.models.devices import set_threads
-    from services.learner.loop import Learner
+    from services.learner.loop import TrainingLoop
     from services.learner.ranks import Ranks
 
     set_threads(config.learner.threads)
     ranks = Ranks(config.learner.device)
-    Learner(config, ranks).run()
+    TrainingLoop(config, ranks).run()
     ranks.close()
 
 

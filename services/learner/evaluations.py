@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from calopd.config import Config
+from calopd.core.phase import Phase
 from calopd.core.statistics import average, difference
 from calopd.core.types import EVALUATION, Ticket
 from calopd.data.problems import load_problems
@@ -19,7 +20,7 @@ from calopd.rundir.files import write_json
 from calopd.tracking.prometheus_tracker import last_step
 from calopd.transport.redis_queue import Queue
 from services.learner import prometheus
-from services.learner.feed import REOPEN_AFTER
+from services.learner.batching import REOPEN_AFTER
 from services.learner.status import Status
 from services.learner.tickets import evaluation_batch, evaluation_tickets
 
@@ -120,8 +121,8 @@ class Evaluations:
         idle = 0
         while self._under_way:
             version, evaluation = min(self._under_way.items())
-            self._status.phase = f"evaluating policy {version}"
-            self._status.progress = f"{len(evaluation.arrived)}/{len(evaluation.tickets)}"
+            progress = f"policy {version}, {len(evaluation.arrived)}/{len(evaluation.tickets)}"
+            self._status.enter(Phase.EVALUATING, progress)
             idle = 0 if self.collect(block_seconds=1.0) else idle + 1
             if idle and idle % REOPEN_AFTER == 0 and version in self._under_way:
                 # Nothing happens, unless the server came back without its data.

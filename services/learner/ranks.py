@@ -25,11 +25,7 @@ class Ranks:
         self.mesh: DeviceMesh = init_device_mesh(self.device.type, (self.size,))
         self._control = dist.new_group(backend="gloo", timeout=PATIENCE)
 
-    @property
-    def first(self) -> bool:
-        return self.rank == 0
-
-    def tell(self, value: T | None) -> T:
+    def broadcast(self, value: T | None) -> T:
         """Rank 0's value, on every rank."""
         if self.size == 1:
             return value  # type: ignore[return-value]

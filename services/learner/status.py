@@ -1,4 +1,4 @@
-"""The HTTP surface of the learner: what it is doing, for people, probes and Prometheus."""
+"""The learner's HTTP server: health, status and Prometheus metrics."""
 
 import threading
 import time
@@ -8,35 +8,33 @@ import uvicorn
 from fastapi import FastAPI, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from calopd.core.phase import Phase
 from calopd.tracking.metrics_page import metrics_of_run
 from calopd.transport import auth
 from services.learner import prometheus
 
 
 class Status:
-    """Written by the training loop, read by the app."""
+    """Written by the coordinator, read by the HTTP server."""
 
     def __init__(self, run: str, steps: int) -> None:
         self.run, self.steps = run, steps
         self.step = 0
-        self._phase, self._since = "starting", time.monotonic()
-        self.progress = ""
+        self.phase, self.progress = Phase.STARTING, ""
+        self._since = time.monotonic()
         self.last_metrics: dict[str, Any] = {}
         self.evaluations: dict[int, float] = {}
         """Policy version -> held-out accuracy."""
         self._durations: list[float] = []
         self._started = time.time()
 
-    @property
-    def phase(self) -> str:
-        return self._phase
-
-    @phase.setter
-    def phase(self, phase: str) -> None:
-        """The first word is the phase's name in the prometheus."""
+    def enter(self, phase: Phase, progress: str = "") -> None:
+        """Start a phase, and count the seconds of the one before."""
         now = time.monotonic()
-        prometheus.phase_seconds.labels(self._phase.split()[0]).inc(now - self._since)
-        self._phase, self._since = phase, now
+        prometheus.phase_seconds.labels(self.phase).inc(now - self._since)
+        if self.phase is Phase.LEARNING:
+            prometheus.busy_seconds.inc(now - self._since)
+        self.phase, self.progress, self._since = phase, progress, now
 
     def finish_step(self, line: dict[str, Any]) -> None:
         self.step = line["step"] + 1
@@ -64,7 +62,7 @@ class Status:
 
 
 def serve_status(status: Status, port: int) -> None:
-    """Serve it from a thread of its own, for as long as the process lives."""
+    """Serve the status from a background thread until the process ends."""
     app = FastAPI(title="calopd learner", docs_url=None, redoc_url=None)
 
     @app.get("/healthz")

@@ -7,6 +7,7 @@ import pytest
 from calopd.cli import download
 from calopd.config import load_config, save_with_run
 from calopd.core.errors import ConfigError
+from calopd.core.phase import Phase
 from calopd.tracking.metrics_page import metrics_of_run
 from calopd.tracking.prometheus_tracker import PrometheusTracker
 from calopd.tracking.tracker import TrackedRun
@@ -62,7 +63,7 @@ def test_metrics_say_of_which_run_they_are_and_nothing_that_was_not_measured(tmp
             "tickets_used": 2, "tickets_missing": 0}  # fmt: skip
     PrometheusTracker(TrackedRun(directory=tmp_path, run_id="mine-1", name="mine")).record(line)
     status = Status("mine", steps=5)
-    status.phase = "waiting for trajectories"
+    status.enter(Phase.WAITING)
     page = metrics_of_run("mine").decode()
     assert 'calopd_learner_retained_discrepancy_ratio{run="mine"} 0.6' in page
     assert 'calopd_learner_step{run="mine"} 3.0' in page

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -5,6 +7,7 @@ from calopd.core.calibration import Region
 from calopd.core.lm_head import HeadScores
 from calopd.core.step_metrics import MeasuredStep, StepResult, StepSums, step_line
 from calopd.core.top_k_overlap import top_k_overlap
+from calopd.core.types import StepFacts
 
 
 def test_overlap_is_the_worked_one():
@@ -58,3 +61,14 @@ def test_region_width_and_deviations_are_means_over_tokens():
     sums.add_region(Region(torch.tensor([-2.0, -1]), torch.tensor([-1.0, -1])), {"eval+": torch.tensor([0.5, -0.1])})
     assert line_of(sums)["region_width"] == pytest.approx(0.5)
     assert line_of(sums, "eval+")["deviation_eval+"] == pytest.approx(0.2)
+
+
+def test_facts_of_micro_batches_merge_in_the_order_of_their_tickets():
+    first = StepFacts([3, 0], ["d", "a"], [30, 10], [True, False], [0.3, 0.0])
+    second = StepFacts([2, 1], ["c", "b"], [20, 15], [False, True], [0.2, 0.1])
+    expected = StepFacts(
+        [0, 1, 2, 3], ["a", "b", "c", "d"], [10, 15, 20, 30], [False, True, False, True], [0.0, 0.1, 0.2, 0.3]
+    )
+    assert StepFacts.merge([first, second]) == expected
+    without_gaps = [replace(part, mean_gaps=[]) for part in (first, second)]
+    assert StepFacts.merge(without_gaps) == replace(expected, mean_gaps=[])

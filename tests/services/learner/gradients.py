@@ -1,4 +1,4 @@
-"""torchrun script: the gradient of one step, formed by the real accumulator on these ranks, for several cuts of it.
+"""torchrun script: the gradient of one step, computed by the real accumulator on these ranks, in several groupings.
 
 python -m torch.distributed.run ... -m tests.services.learner.gradients MODEL OUT CASES (a JSON list of `Case` values)
 """
@@ -18,7 +18,7 @@ from calopd.core.losses import LossAggMode, denominator
 from calopd.core.types import Sample, Sampling, Scores, Ticket, Trajectory
 from calopd.transport.redis_queue import Arrival
 from services.learner.accumulator import Accumulator
-from services.learner.feed import Cutter
+from services.learner.batching import DynamicBatcher
 from services.learner.ranks import Ranks
 from services.learner.student import Student, load_student, shard
 
@@ -56,21 +56,21 @@ def form(student: Student, ranks: Ranks, everything: list[Trajectory], case: Cas
     student.zero_grad(set_to_none=True)
     section = MethodSection(loss_agg_mode=case.mode)
     accumulator = Accumulator(student, section, section.settings, ranks.device, world_size=ranks.size)
-    cutter = Cutter(COUNT, case.budget, deterministic=case.deterministic)
+    batcher = DynamicBatcher(COUNT, case.budget, deterministic=case.deterministic)
     order = random.Random(case.order).sample(range(COUNT), COUNT)
     rounds = 0
     for start in range(0, COUNT, 5):
         part = [everything[i] for i in order[start : start + 5]]
         sizes = {t.ticket.index: len(t.prompt_ids) + len(t.sample.response_ids) for t in part}
-        cutter.arrive([Arrival(f"{i}-0", i, size) for i, size in sizes.items()])
-        while (round_ := cutter.take(ranks.size)) is not None:
+        batcher.add([Arrival(f"{i}-0", i, size) for i, size in sizes.items()])
+        while (assignment := batcher.take(ranks.size)) is not None:
             rounds += 1
-            mine = [everything[i] for i in round_[ranks.rank]]
+            mine = [everything[i] for i in assignment[ranks.rank]]
             accumulator.add(mine) if mine else accumulator.add_nothing()
-    used = [index for part in ranks.gather(accumulator.used) for index in part]
+    used = [index for part in ranks.gather(accumulator.result.used) for index in part]
     assert sorted(used) == list(range(COUNT))
     divisor = denominator(COUNT, sum(len(t.sample.response_ids) for t in everything), case.mode)
-    losses = ranks.gather(accumulator.sums.sums.get("loss", 0.0))
+    losses = ranks.gather(accumulator.result.sums.sums.get("loss", 0.0))
     gradient = {
         name.removeprefix("lm."): parameter.grad.full_tensor() / divisor
         for name, parameter in student.named_parameters()
@@ -85,7 +85,7 @@ def main(model: str, out: str, cases: str) -> None:
     shard(student, ranks.mesh, "float32")
     everything = trajectories()
     formed = {case.name: form(student, ranks, everything, case) for case in (Case(*c) for c in json.loads(cases))}
-    if ranks.first:
+    if ranks.rank == 0:
         torch.save(formed, Path(out))
     ranks.close()
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from calopd.core.errors import ConfigError
 from calopd.data.problems import load_all, load_problems, training_order
 from calopd.transport.redis_queue import Arrival
+from services.learner.batching import DynamicBatcher
 from services.learner.evaluations import gain_interval
-from services.learner.feed import Cutter
 from services.learner.schedule import learning_rate
 
 LENGTHS = st.lists(st.integers(0, 60), min_size=1, max_size=40)
@@ -18,41 +18,49 @@ def arrivals(lengths: list[int], order: list[int]) -> list[Arrival]:
     return [Arrival(f"{n}-0", index, lengths[index]) for n, index in enumerate(order)]
 
 
-def cut(lengths, order, chunks, ranks, *, deterministic):
-    cutter = Cutter(len(lengths), budget=64, deterministic=deterministic)
-    rounds, waiting = [], arrivals(lengths, order)
+def assign(lengths, order, draw, ranks, *, deterministic):
+    """All assignments of a batch whose trajectories arrive in this order, a few at a time."""
+    batcher = DynamicBatcher(len(lengths), max_tokens=64, deterministic=deterministic)
+    assignments, waiting = [], arrivals(lengths, order)
     while waiting:
-        size = chunks.randint(1, len(waiting))
-        cutter.arrive(waiting[:size])
+        size = draw.randint(1, len(waiting))
+        batcher.add(waiting[:size])
         waiting = waiting[size:]
-        while (round_ := cutter.take(ranks, hurry=chunks.random() < 0.3)) is not None:
-            rounds.append(round_)
-    assert cutter.complete
-    return rounds, cutter
+        while (assignment := batcher.take(ranks, flush=draw.random() < 0.3)) is not None:
+            assignments.append(assignment)
+    assert batcher.complete
+    return assignments
 
 
 @given(LENGTHS, st.integers(1, 4), st.integers(0, 1000), st.booleans())
-def test_every_trajectory_enters_one_micro_batch_within_the_budget(lengths, ranks, seed, deterministic):
+def test_every_trajectory_enters_one_micro_batch_within_the_token_limit(lengths, ranks, seed, deterministic):
     draw = random.Random(seed)
     order = draw.sample(range(len(lengths)), len(lengths))
-    rounds, cutter = cut(lengths, order, draw, ranks, deterministic=deterministic)
-    placed = [index for round_ in rounds for batch in round_ for index in batch]
-    assert sorted(placed) == [i for i, length in enumerate(lengths) if length]
-    assert sorted(cutter.dead) == [i for i, length in enumerate(lengths) if not length]
-    for round_ in rounds:
-        assert len(round_) == ranks
-        for batch in round_:
-            assert len(batch) <= 1 or max(lengths[i] for i in batch) * len(batch) <= 64
+    assignments = assign(lengths, order, draw, ranks, deterministic=deterministic)
+    assigned = [index for assignment in assignments for micro_batch in assignment for index in micro_batch]
+    assert sorted(assigned) == [i for i, length in enumerate(lengths) if length]
+    for assignment in assignments:
+        assert len(assignment) == ranks
+        for micro_batch in assignment:
+            assert len(micro_batch) <= 1 or max(lengths[i] for i in micro_batch) * len(micro_batch) <= 64
 
 
 @given(LENGTHS, st.integers(1, 4), st.integers(0, 1000), st.integers(0, 1000))
-def test_deterministic_rounds_do_not_depend_on_the_order_of_arrival(lengths, ranks, one, other):
-    cuts = []
+def test_deterministic_assignments_do_not_depend_on_the_order_of_arrival(lengths, ranks, one, other):
+    results = []
     for seed in (one, other):
         draw = random.Random(seed)
         order = draw.sample(range(len(lengths)), len(lengths))
-        cuts.append(cut(lengths, order, draw, ranks, deterministic=True)[0])
-    assert cuts[0] == cuts[1]
+        results.append(assign(lengths, order, draw, ranks, deterministic=True))
+    assert results[0] == results[1]
+
+
+def test_a_ticket_that_arrives_twice_is_assigned_once():
+    batcher = DynamicBatcher(3, max_tokens=64, deterministic=False)
+    batcher.add(arrivals([10, 10, 10], [0, 1]))
+    batcher.add(arrivals([10, 10, 10], [1, 0, 2]))
+    assert batcher.take(1) == [[0, 1, 2]]
+    assert batcher.take(1) is None
 
 
 def test_learning_rate_is_half_a_cosine_to_zero():

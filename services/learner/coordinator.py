@@ -1,0 +1,145 @@
+"""Rank 0's share of a run: the queue, evaluations, status, metrics, published policies and the run directory."""
+
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from calopd.config import Config, save_with_run
+from calopd.core.phase import Phase
+from calopd.core.step_metrics import MeasuredStep, step_line
+from calopd.core.types import Ticket
+from calopd.models.tokenizers import load_tokenizer
+from calopd.rundir.files import append_line, keep_lines_before, single_learner
+from calopd.rundir.policies import prune_policies, publish_policy
+from calopd.transport.redis_queue import Queue
+from services.learner import checkpoint, prometheus
+from services.learner.batching import Assignment, DynamicBatcher, assignments
+from services.learner.evaluations import Evaluations
+from services.learner.export import export_model, write_summary
+from services.learner.queue_watch import watch
+from services.learner.status import Status, serve_status
+from services.learner.student import Student
+from services.learner.tickets import step_batch
+from services.learner.trackers import start_trackers
+
+log = logging.getLogger(__name__)
+
+
+class Coordinator:
+    """Exists on rank 0 only; the other ranks have a `Follower`."""
+
+    def __init__(self, config: Config, queue: Queue) -> None:
+        self._config, self._queue, self._run_dir = config, queue, config.run_dir
+        self._lock = single_learner(self._run_dir)
+        save_with_run(config)
+        self._tokenizer = load_tokenizer(config.student.path)
+        prometheus.run_info.labels(config.method.name, config.student.path, config.teacher.path).set(1)
+        prometheus.steps_wanted.set(config.run.steps)
+        watch(config.queue.url, queue.run, {"run": self._run_dir, "policies": config.policies})
+        self._status = Status(config.run.name, config.run.steps)
+        self._evaluations = Evaluations(config, queue, self._run_dir, self._status)
+        serve_status(self._status, config.learner.port)
+
+    def enter(self, phase: Phase, progress: str = "") -> None:
+        """Show what the learner is doing."""
+        self._status.enter(phase, progress)
+
+    def latest_checkpoint(self) -> Path | None:
+        return checkpoint.latest(self._run_dir)
+
+    def resume(self, step: int, found: Path | None) -> None:
+        """Drop what files and Redis hold beyond the checkpoint: only the checkpoint counts."""
+        keep_lines_before(self._run_dir / "trajectories.jsonl", step)
+        self._trackers = start_trackers(self._config, self._queue.run, step)
+        here = step_batch(step)
+        for batch in self._queue.open_batches():
+            # Later steps are repeated. A deterministic run reaches the same weights, so their trajectories stay valid.
+            if batch.startswith("step-") and (batch < here or (batch > here and not self._config.run.deterministic)):
+                self._queue.release_batch(batch)
+        self._evaluations.resume(step)
+        self._status.step = step
+        prometheus.checkpoint_time.set(found.stat().st_mtime if found else time.time())
+
+    def publish(self, version: int, weights: dict[str, Tensor]) -> None:
+        """Publish and announce a policy, and open its evaluation if one is due."""
+        policies, keep = self._config.policies, self._config.learner.keep_policies
+        sha256 = publish_policy(policies, version, weights, self._queue.run)
+        self._evaluations.collect()
+        prune_policies(policies, version, keep, self._evaluations.needed)
+        self._queue.announce_policy(version, sha256)
+        self._evaluations.open(version)
+
+    def open_step(self, step: int, tickets: list[Ticket], ranks: int) -> Iterator[Assignment | None]:
+        """Issue the tickets of a step and assign its trajectories to the ranks as they arrive."""
+        max_tokens, deterministic = self._config.learner.micro_batch_tokens, self._config.run.deterministic
+        batcher = DynamicBatcher(len(tickets), max_tokens, deterministic=deterministic)
+        return assignments(self._queue, step_batch(step), tickets, batcher, ranks)
+
+    def newest_evaluation(self) -> tuple[int, float] | None:
+        """Policy version and accuracy of the newest held-out evaluation."""
+        return self._evaluations.newest()
+
+    def report(self, measured: MeasuredStep, probes: tuple[str, ...]) -> None:
+        """Write the step's line and its example trajectories, and show them."""
+        line: dict[str, Any] = step_line(measured, probes)
+        self._trackers.record(line)
+        for row in sorted(measured.result.shown, key=lambda row: row["index"]):
+            tokens = [self._tokenizer.decode([i]) for i in row["response_ids"]]
+            append_line(self._run_dir / "trajectories.jsonl", {"step": line["step"], **row, "tokens": tokens})
+        self._status.finish_step(line)
+        log.info(
+            "step %d: retained %.3f, zero %.3f, accuracy %.3f, loss %.4f, %.1f s (idle %.1f)",
+            line["step"], line["retained_ratio"], line["zero_ratio"], line["accuracy"], line["loss"], line["seconds"],
+            line["seconds_idle"],
+        )  # fmt: skip
+
+    def checkpoint_saved(self) -> None:
+        prometheus.checkpoint_time.set(time.time())
+
+    def release(self, steps: range) -> None:
+        """Delete the trajectories of steps that a durable checkpoint contains."""
+        for step in steps:
+            self._queue.release_batch(step_batch(step))
+
+    def finish_evaluations(self) -> None:
+        """Wait for the evaluations that are still running."""
+        self._evaluations.wait()
+
+    def export(self, student: Student, weights: dict[str, Tensor], record: checkpoint.Record) -> None:
+        """Write the trained student and the summary of the run, and close the trackers."""
+        export_model(self._run_dir / "model", student, weights, self._tokenizer)
+        write_summary(self._run_dir, self._config, record)
+        self._trackers.close()
+
+
+class Follower:
+    """The coordinator of the other ranks: does nothing, since rank 0 does it for all."""
+
+    def enter(self, phase: Phase, progress: str = "") -> None: ...
+
+    def latest_checkpoint(self) -> Path | None:
+        return None
+
+    def resume(self, step: int, found: Path | None) -> None: ...
+
+    def publish(self, version: int, weights: dict[str, Tensor]) -> None: ...
+
+    def open_step(self, step: int, tickets: list[Ticket], ranks: int) -> Iterator[Assignment | None]:
+        return iter(())
+
+    def newest_evaluation(self) -> tuple[int, float] | None:
+        return None
+
+    def report(self, measured: MeasuredStep, probes: tuple[str, ...]) -> None: ...
+
+    def checkpoint_saved(self) -> None: ...
+
+    def release(self, steps: range) -> None: ...
+
+    def finish_evaluations(self) -> None: ...
+
+    def export(self, student: Student, weights: dict[str, Tensor], record: checkpoint.Record) -> None: ...

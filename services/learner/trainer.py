@@ -1,0 +1,150 @@
+"""One rank's share of training: gradients summed over micro-batches, the optimizer step, checkpoints, weights."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from calopd.config import Config
+from calopd.core.losses import denominator
+from calopd.core.step_metrics import StepResult, StepSums
+from calopd.core.types import MethodSettings, Plan, StepFacts, Trajectory
+from calopd.rundir.recorded_ratios import recorded_ratios
+from services.learner import checkpoint
+from services.learner.accumulator import Accumulator
+from services.learner.ranks import Ranks
+from services.learner.reference import frozen_reference
+from services.learner.schedule import learning_rate
+from services.learner.student import full_weights, load_student, shard
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """An optimizer step."""
+
+    learning_rate: float
+    gradient_norm: float
+    """Before clipping; 0 if no token was left to learn from, and the optimizer did not step."""
+    denominator: int
+    """Divisor of the summed gradient: trajectories or tokens of the step, as the aggregation asks."""
+
+
+class Trainer:
+    """Student, optimizer and reference of one rank. Every rank makes the same calls in the same order."""
+
+    def __init__(self, config: Config, ranks: Ranks) -> None:
+        self._config, self._ranks = config, ranks
+        torch.manual_seed(config.run.seed)
+        settings = config.learner
+        self.student = load_student(config.student.path, settings)
+        shard(self.student, ranks.mesh, settings.compute_dtype)
+        self._optimizer = torch.optim.AdamW(
+            [parameter for parameter in self.student.parameters() if parameter.requires_grad],
+            lr=settings.learning_rate,
+            betas=settings.betas,
+            weight_decay=settings.weight_decay,
+        )
+        self._recorded: list[float] = []
+        if config.method.recorded_run is not None:
+            self._recorded = recorded_ratios(
+                config.method.recorded_run, config.method.method.recorded, config.run.steps
+            )
+        uses_reference = config.method.method.uses_reference
+        self._reference = frozen_reference(config, ranks, self.student) if uses_reference else None
+
+    def load(self, directory: Path) -> checkpoint.Record:
+        """Restore a checkpoint."""
+        return checkpoint.load(directory, self.student, self._optimizer)
+
+    def save(self, record: checkpoint.Record) -> None:
+        """Write a checkpoint; it is durable when this returns."""
+        keep = self._config.learner.keep_checkpoints
+        checkpoint.save(self._config.run_dir, self.student, self._optimizer, record, keep)
+
+    def full_weights(self) -> dict[str, Tensor]:
+        """The whole student by Hugging Face names, on rank 0; {} on the other ranks."""
+        return full_weights(self.student)
+
+    def begin(self, step: int) -> None:
+        """Start a step without gradients."""
+        steps, learner = self._config.run.steps, self._config.learner
+        self._step = step
+        self._show_below = learner.show_trajectories if step in (0, steps // 2, steps - 1) else 0
+        self._accumulator = Accumulator(
+            self.student,
+            self._config.method,
+            self._method_settings(step),
+            self._ranks.device,
+            world_size=self._ranks.size,
+            reference=self._reference,
+        )
+
+    def _method_settings(self, step: int) -> MethodSettings:
+        """The method's numbers at this step, with the recorded run's ratio if it follows one."""
+        ratio = self._recorded[step] if self._recorded else 1.0
+        return replace(self._config.method.settings, recorded_ratio=ratio, seed=self._config.run.seed, step=step)
+
+    @property
+    def needs_whole_step(self) -> bool:
+        """Whether the method must see all trajectories of a step before it learns from the first."""
+        return self._config.method.method.plan is not None
+
+    def inspect(self, micro_batches: Iterable[list[Trajectory]]) -> tuple[list[list[Trajectory]], list[StepFacts]]:
+        """All micro-batches of this rank, held until the last one has arrived, and the facts a plan needs of them."""
+        held, facts = [], []
+        for trajectories in micro_batches:
+            held.append(trajectories)
+            if trajectories:
+                facts.append(self._accumulator.look(trajectories))
+            else:
+                self._accumulator.look_at_nothing()
+        return held, facts
+
+    def plan(self, facts: Sequence[StepFacts]) -> Plan:
+        """The method's plan of the step, from the facts of all ranks."""
+        make_plan = self._config.method.method.plan
+        assert make_plan is not None
+        return make_plan(StepFacts.merge(facts), self._accumulator.settings)
+
+    def learn(self, trajectories: list[Trajectory], plan: Plan | None) -> None:
+        """Forward and backward over one micro-batch; an empty one takes part in the collectives of the other ranks."""
+        if trajectories:
+            self._accumulator.add(trajectories, plan, self._show_below)
+        else:
+            self._accumulator.add_nothing()
+
+    @property
+    def result(self) -> StepResult:
+        """The step so far, on this rank."""
+        return self._accumulator.result
+
+    @property
+    def probes(self) -> tuple[str, ...]:
+        return self._accumulator.probes
+
+    def optimizer_step(self, sums: StepSums) -> Update:
+        """Divide the summed gradient by the step's denominator, clip it and step; `sums` are those of all ranks."""
+        learner = self._config.learner
+        rate = learning_rate(
+            self._step, steps=self._config.run.steps, peak=learner.learning_rate, warmup_steps=learner.warmup_steps
+        )
+        trajectories, tokens = int(sums.get("kept_trajectories")), int(sums.get("kept_tokens"))
+        divisor = max(1, denominator(trajectories, tokens, self._config.method.aggregation))
+        norm = self._optimize(divisor, rate) if tokens else 0.0
+        return Update(rate, norm, divisor)
+
+    def _optimize(self, divisor: int, rate: float) -> float:
+        parameters = [p for p in self.student.parameters() if p.grad is not None]
+        for parameter in parameters:
+            parameter.grad.mul_(1.0 / divisor)  # type: ignore[union-attr]
+        norm = torch.nn.utils.clip_grad_norm_(parameters, self._config.learner.gradient_clip)
+        norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+        if not torch.isfinite(norm):
+            raise RuntimeError(f"the gradient norm is {norm.item()}: the optimizer step was not taken or saved")
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        return float(norm)
