@@ -16,7 +16,7 @@ export REVISION := $(shell git rev-parse --short HEAD 2>/dev/null || echo unknow
 DEPLOY := build/deploy
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-models test test-fast lint type proto proto-check bench bench-answers bench-teacher load-teacher bench-tsd lock clean
+.PHONY: help setup demo demo-models test test-fast lint type proto proto-check docs docs-check bench bench-answers bench-teacher load-teacher bench-tsd lock clean
 .PHONY: up up-cpu down dashboards k8s-render test-deploy test-compose
 
 help: ## what there is
@@ -66,6 +66,12 @@ proto-check: $(READY) ## fail where the committed stubs are not those of proto/
 	@$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=build/stubs --pyi_out=build/stubs proto/calopd/transport/v1/*.proto
 	@$(BIN)/python -m grpc_tools.protoc -Iproto --grpc_python_out=build/stubs proto/calopd/transport/v1/teacher_scorer.proto
 	@for file in build/stubs/calopd/transport/v1/*; do cmp $$file $(STUBS)/$$(basename $$file) || { echo "error: stubs differ from proto/: run make proto" >&2; exit 1; }; done
+
+docs: $(READY) ## write the pages of docs/ that are generated from the code
+	$(BIN)/python -m docs.generate
+
+docs-check: $(READY) ## fail if a generated page of docs/ differs from the code
+	$(BIN)/python -m docs.generate --check
 
 bench: $(READY) ## the LM head's ratios, written to benchmarks/results/
 	$(BIN)/python -m benchmarks.lm_head

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from calopd.core import environment
+
 if TYPE_CHECKING:
     from calopd.config import Config
 
@@ -16,7 +18,7 @@ CONFIG_ERROR_EXIT = 78
 """EX_CONFIG of sysexits: starting it again cannot help."""
 
 
-DIE_WITH_PARENT = "CALOPD_DIE_WITH_PARENT"
+DIE_WITH_PARENT = environment.DIE_WITH_PARENT.name
 PR_SET_PDEATHSIG = 1
 
 

@@ -6,22 +6,23 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from calopd.core.environment import HOST, TLS_CA, TLS_CERT, TLS_KEY, TOKEN
 from calopd.core.errors import ConfigError
 
 if TYPE_CHECKING:
     import grpc
 
-TLS_FILES = ("CALOPD_TLS_CA", "CALOPD_TLS_CERT", "CALOPD_TLS_KEY")
+TLS_FILES = (TLS_CA.name, TLS_CERT.name, TLS_KEY.name)
 
 
 def token() -> str:
     """The bearer token of gRPC and HTTP; '' = none is asked for."""
-    return os.environ.get("CALOPD_TOKEN", "")
+    return os.environ.get(TOKEN.name, TOKEN.default)
 
 
 def host() -> str:
     """The address to listen at: this machine only, unless CALOPD_HOST says otherwise and a token is set."""
-    address = os.environ.get("CALOPD_HOST", "127.0.0.1")
+    address = os.environ.get(HOST.name, HOST.default)
     if not token() and not ipaddress.ip_address(address).is_loopback:
         raise ConfigError(f"CALOPD_HOST is {address}, open to others, but CALOPD_TOKEN is not set: set one")
     return address

@@ -10,6 +10,7 @@ import uvicorn
 
 from calopd.config import Config
 from calopd.config.sections import RolloutSection
+from calopd.core.environment import WORKER
 from calopd.data.problems import load_all
 from calopd.models.devices import set_threads, set_vllm_environment
 from calopd.models.prompts import Prompts
@@ -86,7 +87,7 @@ async def serve(config: Config) -> None:
     await wait_for_teacher(teacher, vocabulary(tokenizer))
 
     worker = Worker(
-        os.environ.get("CALOPD_WORKER", f"{socket.gethostname()}-{rollout.port}"),
+        os.environ.get(WORKER.name, f"{socket.gethostname()}-{rollout.port}"),
         queue=Queue(connect(config.queue.url), read_run_id(config.run_dir)),
         engine=engine,
         teacher=teacher,

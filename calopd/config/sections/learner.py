@@ -47,7 +47,7 @@ class LearnerSection(Section):
     """Recompute activations in the backward pass instead of storing them: much less memory, about a third more compute.
     Turn it off for small models."""
     compute_dtype: Dtype = "float32"
-    """Data type of the forward and backward passes. Parameters, gradients' sums and optimizer state are float32. Use
+    """Data type of the forward and backward passes. Parameters, gradient sums and optimizer state stay float32. Use
     `"bfloat16"` on GPUs."""
     checkpoint_every: int = Field(default=1, ge=1)
     """Steps between two checkpoints. After a crash at most this many steps are repeated."""

@@ -7,4 +7,4 @@ class StudentSection(Section):
     """The model that is trained."""
 
     path: str
-    """Directory of the model (config.json and *.safetensors) or its id on the Hugging Face hub (`owner/name`)."""
+    """Directory of the model (`config.json` and `*.safetensors`) or its id on the Hugging Face hub (`owner/name`)."""
