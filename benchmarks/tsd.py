@@ -20,7 +20,7 @@ import psutil
 import pyarrow.parquet as pq
 
 from calopd.core.contexts import BASE, INTERVENTIONS
-from calopd.study.shards import Rollout, Scored, Study
+from calopd.study.shards import ScoredRollout, Study, StudyRollout
 
 RESULTS = Path(__file__).parent / "results" / "tsd.json"
 VOCABULARY = 151_936
@@ -48,8 +48,10 @@ def make_study(directory: Path, tokens: int) -> Study:
             for _ in INTERVENTIONS
         ]
         student = base + noise.standard_normal(count, np.float32) * 0.3
-        rollout = Rollout(number, f"p{number}", count, correct=bool(number % 2))
-        study.write_shard(0, [Scored(rollout, noise.permutation(ranks)[:count], student, np.stack([base, *probes]))])
+        rollout = StudyRollout(number, f"p{number}", count, correct=bool(number % 2))
+        study.write_shard(
+            0, [ScoredRollout(rollout, noise.permutation(ranks)[:count], student, np.stack([base, *probes]))]
+        )
         print(f"\rmaking the study: {start + count:,} of {tokens:,} tokens", end="", flush=True)
     print()
     return study

@@ -1,7 +1,7 @@
-"""Avg@n, pass@n, majority@n, and what they may be off by: the bootstrap over problems, paired for a difference.
+"""Majority score, averages and paired differences of accuracies, with bootstrap confidence intervals.
 
-Samples of one problem hang together, so problems are drawn and not samples. The mean over benchmarks is unweighted:
-each benchmark is drawn by itself, and the means of the draws are averaged.
+Samples of one problem are correlated, so the bootstrap resamples problems, not samples. The mean over benchmarks is
+unweighted: each benchmark is resampled separately, and the means of the resamples are averaged.
 """
 
 import hashlib
@@ -13,12 +13,12 @@ import numpy as np
 
 DRAWS = 10_000
 _CHUNK = 2**22
-"""Numbers drawn at once: the memory of a bootstrap, whatever the number of problems."""
+"""Numbers drawn at a time; bounds the memory of a bootstrap for any number of problems."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean with its 95 % interval."""
+    """A mean with its 95 % confidence interval."""
 
     value: float
     low: float
@@ -29,7 +29,7 @@ class Estimate:
 class Difference:
     estimate: Estimate
     p_value: float
-    """Two-sided: how often a difference of the other sign is drawn, doubled; at least 1 / draws."""
+    """Two-sided: twice the share of resamples with a difference of the opposite sign; at least 1 / draws."""
 
     @property
     def significant(self) -> bool:
@@ -37,9 +37,9 @@ class Difference:
 
 
 def majority_score(answers: Sequence[str | None], correct: Sequence[bool]) -> float:
-    """Whether the answer most often given is right; between answers given equally often, the share that is right.
+    """1 if the most frequent answer is correct, else 0; for a tie, the share of the tied answers that is correct.
 
-    Answers are keys (`calopd.data.answers.answer_key`); None, a response without an answer, has no vote.
+    Answers are keys (`calopd.data.answers.answer_key`). None is a response without an answer and does not vote.
     """
     votes = Counter(answer for answer in answers if answer is not None)
     if not votes:
@@ -51,7 +51,7 @@ def majority_score(answers: Sequence[str | None], correct: Sequence[bool]) -> fl
 
 
 def bootstrap(values_P: Sequence[float], name: str, draws: int = DRAWS) -> np.ndarray:
-    """Means of `draws` resamples of the problems, seeded by the benchmark's name: the same table comes twice."""
+    """Means of `draws` resamples of the problems, seeded by the benchmark's name, so that tables are reproducible."""
     values = np.asarray(values_P, dtype=np.float64)
     rng = np.random.default_rng(int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big"))
     rows = max(1, _CHUNK // len(values))
@@ -68,14 +68,14 @@ def _interval(means: np.ndarray, value: float) -> Estimate:
 
 
 def average(values_by_benchmark: dict[str, Sequence[float]], draws: int = DRAWS) -> Estimate:
-    """The unweighted mean over benchmarks of the mean over their problems."""
+    """Unweighted mean over benchmarks of the mean over their problems."""
     value = float(np.mean([np.mean(values) for values in values_by_benchmark.values()]))
     drawn = [bootstrap(values, name, draws) for name, values in values_by_benchmark.items()]
     return _interval(np.mean(drawn, axis=0), value)
 
 
 def difference(ours: dict[str, Sequence[float]], theirs: dict[str, Sequence[float]], draws: int = DRAWS) -> Difference:
-    """ours - theirs, problem by problem: both have the same benchmarks, and problem i is the same in both."""
+    """Paired difference ours - theirs; both need the same benchmarks with the same problems in the same order."""
     gains = {name: np.subtract(ours[name], theirs[name]) for name in ours}
     value = float(np.mean([gain.mean() for gain in gains.values()]))
     drawn = np.mean([bootstrap(gain.tolist(), name, draws) for name, gain in gains.items()], axis=0)

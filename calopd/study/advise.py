@@ -1,13 +1,13 @@
-"""`calopd tsd advise`: which probes and which relaxation land in the paper's useful range, with what speaks against."""
+"""`calopd tsd advise`: choose probes and a relaxation in the paper's useful range, with reasons and caveats."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
 
 LOW, HIGH = 0.52, 0.65
-"""What the paper's best run retained: 65 % at its first step, which is what a study of the initial student sees, and
-52 % at its last."""
+"""Retained ratio of the paper's best run: 65 % at the first step, which is the step that a study of the initial
+student measures, and 52 % at the last."""
 ORDER = ("eval", "inst", "ans", "sol")
-"""The paper's best first; answers and solutions are task knowledge, which the region should not contain."""
+"""Best in the paper first; answers and solutions are task knowledge, which the region should not contain."""
 PRIVILEGED = ("ans", "sol")
 PAPER_RELAXATION = 5.0
 FEW_TOKENS = 100_000
@@ -16,7 +16,7 @@ SURFACE_RATIO = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A set of probes at the relaxation that suits it best."""
+    """A set of probes at its best relaxation."""
 
     probes: str
     relaxation: float
@@ -24,7 +24,7 @@ class Choice:
     zero: float
     in_range: bool
     range: tuple[float, float] | None
-    """Relaxations of the grid between which the retained ratio is in the useful range."""
+    """Smallest and largest relaxation of the grid with a retained ratio in the useful range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +41,20 @@ class Advice:
         best = self.choice
         groups = ", ".join(f'"{name}"' for name in best.probes.split(" + "))
         lines = [
-            f"Train with probes {best.probes}, relaxation {best.relaxation:g}:",
+            f"Recommended: probes {best.probes}, relaxation {best.relaxation:g}",
             "",
             "    [method]",
             '    name = "cal_opd"',
             f"    probes = [{groups}]",
             f"    relaxation = {best.relaxation:g}",
             "",
-            "Why",
+            "Reasons",
             *(f"- {reason}" for reason in self.reasons),
             "",
-            "The probes of this study, each at its best relaxation",
+            "All probes of this study, each at its best relaxation",
             *(f"- {_words(choice)}" for choice in (best, *self.others)),
             "",
-            "Mind",
+            "Caveats",
             *(f"- {caveat}" for caveat in self.caveats),
         ]
         return "\n".join(lines)
@@ -69,7 +69,7 @@ def advise(analysis: dict[str, Any]) -> Advice:
 
 
 def _best(name: str, grid: list[float], curve: dict[str, list[float]]) -> Choice:
-    """The relaxation that retains most without leaving the range; where none is in it, the one nearest to it."""
+    """The relaxation in the useful range that retains most; if none is in the range, the nearest to it."""
     retained = curve["retained"]
     inside = [i for i, value in enumerate(retained) if LOW <= value <= HIGH]
     distance = [max(LOW - value, value - HIGH, 0.0) for value in retained]
@@ -97,66 +97,68 @@ def _reasons(best: Choice, analysis: dict[str, Any]) -> list[str]:
     reasons = []
     if best.in_range:
         reasons.append(
-            f"it retains {best.retained:.0%} of the discrepancy; the paper's best run began at {HIGH:.0%} and fell to "
-            f"{LOW:.0%} while the student learnt, so the upper end is where to begin"
+            f"it retains {best.retained:.0%} of the discrepancy; the paper's best run started at {HIGH:.0%} and fell "
+            f"to {LOW:.0%} during training, so start at the upper end"
         )
     elif best.retained > HIGH:
         reasons.append(
-            f"even the largest relaxation of the grid retains {best.retained:.0%}: this teacher hardly wobbles under "
-            "these probes, and Cal-OPD will differ little from plain OPD"
+            f"even the largest relaxation of the grid retains {best.retained:.0%}: this teacher's self-deviation under "
+            "these probes is small, and Cal-OPD will differ little from plain OPD"
         )
     else:
         reasons.append(
-            f"already λ = 1 retains only {best.retained:.0%}: most of the discrepancy is within the teacher's wobble. "
-            "Probe more weakly (inst, a single context), or doubt the pair"
+            f"λ = 1 retains only {best.retained:.0%}: most of the discrepancy is within the teacher's self-deviation. "
+            "Use weaker probes (inst, a single context), or another pair of teacher and student"
         )
     groups = best.probes.split(" + ")
     if "eval" in groups:
         reasons.append(
-            "eval was the paper's best group: it says nothing of the solution, and moved its teacher more than inst"
+            "eval was the best group in the paper: it contains no task knowledge, and moved the teacher more than inst"
         )
     if "inst" in analysis["groups"] and "eval" in analysis["groups"]:
         tau = f"{analysis['taus'][0]:g}"
         shares = {name: entry["share"] or 0.0 for name, entry in analysis["prevalence"][tau]["groups"].items()}
         free = max(shares["inst"], shares["eval"])
-        reasons.append(f"{free:.0%} of the tokens move by more than {tau} nats without any knowledge of the task")
+        reasons.append(f"{free:.0%} of the tokens move by more than {tau} nats without any task knowledge")
     return reasons
 
 
 def _caveats(best: Choice, analysis: dict[str, Any]) -> list[str]:
     caveats = [
-        "the range is the paper's, of Qwen3 on mathematics: calibration worked there, which is no promise for here",
-        "the study sees the initial student; what is retained falls as the student nears the teacher",
+        "the useful range comes from the paper (Qwen3, mathematics) and may differ for other models and tasks",
+        "the study measures the initial student; the retained ratio falls as the student approaches the teacher",
     ]
     if any(group in PRIVILEGED for group in best.probes.split(" + ")):
         caveats.append(
-            "these probes show the teacher answers or solutions: part of what they move is knowledge, and the paper "
-            "lost 4 points by calibrating with sol"
+            "these probes show the teacher answers or solutions, so part of the deviation is task knowledge; "
+            "calibrating with sol cost 4 points in the paper"
         )
     if best.relaxation > 2 * PAPER_RELAXATION:
-        caveats.append(f"λ {best.relaxation:g} is far above the paper's 5; beyond 5 its results fell")
+        caveats.append(f"λ {best.relaxation:g} is far above the paper's 5; its results were worse beyond 5")
     if analysis["tokens"] < FEW_TOKENS:
-        caveats.append(f"{analysis['tokens']:,} tokens are few; the paper has 60 million. Shares of forms are rough")
+        caveats.append(
+            f"the study has only {analysis['tokens']:,} tokens (the paper: 60 million); shares of forms are imprecise"
+        )
     caveats += _consistency_caveats(best, analysis)
     return caveats
 
 
 def _consistency_caveats(best: Choice, analysis: dict[str, Any]) -> list[str]:
-    """Where this teacher is not as the paper found its teachers."""
+    """Findings of the paper that do not hold for this teacher."""
     tau = f"{analysis['taus'][0]:g}"
     caveats = []
     for group in best.probes.split(" + "):
         sdr = analysis["consistency"][tau].get(group, {}).get("sdr")
         if sdr is not None and sdr < 0.5:
             caveats.append(
-                f"the two contexts of {group} share only {sdr:.0%} of their deviation (SDR): the teacher answers to "
-                "what they say, so the region holds more than wobble"
+                f"the two contexts of {group} share only {sdr:.0%} of their deviation (SDR): the teacher responds to "
+                "their content, so the region covers more than self-deviation"
             )
     kinds, context = analysis["kinds"][tau], analysis["contexts"][0]
     word, number = (kinds[name]["rho"][context] for name in ("word", "number"))
     if word is not None and number is not None and word < SURFACE_RATIO * number:
         caveats.append(
-            f"words hardly move more often than numbers ({word:.0%} and {number:.0%} under {context}): the deviation "
-            "does not sit on surface forms here"
+            f"words move hardly more often than numbers ({word:.0%} and {number:.0%} under {context}): the deviation "
+            "is not concentrated on surface forms"
         )
     return caveats

@@ -1,7 +1,7 @@
-"""`calopd tsd analyze`: one streaming pass over the shards, in as many processes as there are cores.
+"""`calopd tsd analyze`: one streaming pass over the shards, with one process per core.
 
-Memory is that of the sums and of one row group a process, however many shards there are. The sums are exact, so that
-neither the number of processes nor the cut into shards changes a digit.
+Each process holds its sums and one chunk of tokens, for any number of shards. The sums are exact, so the results do not
+depend on the number of processes or on the split into shards.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ from typing import Any
 
 from calopd.core.contexts import BASE
 from calopd.core.errors import CalopdError, ConfigError
-from calopd.core.tsd.deviation_sums import TAUS, Plan, StudySums, TokenColumns
+from calopd.core.tsd.deviation_sums import TAUS, StudyPlan, StudySums, TokenColumns
 from calopd.core.tsd.relaxation import RESOLUTION
 from calopd.core.tsd.summary import FORM_SHARE, Overview, summarise
 from calopd.core.tsd.token_forms import form_table
@@ -27,7 +27,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 FORM_LIMIT = 20_000
 CHUNK = 2**19
 WORTH_PROCESSES = 2**26
-"""Bytes below which a second process would take longer to start than it saves."""
+"""Study size in bytes below which starting a second process takes longer than it saves."""
 
 
 def analyze(
@@ -39,13 +39,16 @@ def analyze(
     processes: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
-    """Measure a study and write analysis.json and its tables; min_count None = the paper's share of the tokens."""
+    """Measure a study and write analysis.json and the tables.
+
+    Forms with more than `min_count` occurrences are listed; None scales the paper's limit to the size of the study.
+    """
     study = Study(directory)
     shards = study.shards
     if not shards:
-        raise ConfigError(f"{directory} has no shards yet: collect some tokens first")
+        raise ConfigError(f"{directory} has no shards: run `calopd tsd collect` first")
     try:
-        plan = Plan.of(study.contexts[1:], taus, unions)
+        plan = StudyPlan.of(study.contexts[1:], taus, unions)
     except ValueError as error:
         raise ConfigError(str(error)) from None
     overview = _overview(study)
@@ -68,13 +71,13 @@ def read_analysis(directory: Path) -> dict[str, Any]:
 
 
 def _overview(study: Study) -> Overview:
-    """Counts of rollouts; each index once, or the study is refused."""
+    """Counts over the rollouts; a duplicate index is an error."""
     seen: dict[int, Path] = {}
     lengths, judged, correct, truncated = [], 0, 0, 0
     for shard, _, rollout in study.rollouts():
         if rollout.index in seen:
             raise ConfigError(
-                f"rollout {rollout.index} stands in {seen[rollout.index]} and {shard}: remove one of them"
+                f"rollout {rollout.index} is in both {seen[rollout.index]} and {shard}: remove one of the shards"
             )
         seen[rollout.index] = shard
         lengths.append(rollout.tokens)
@@ -85,9 +88,9 @@ def _overview(study: Study) -> Overview:
 
 
 def _measure(
-    shards: list[Path], plan: Plan, vocabulary_size: int, processes: int, progress: Callable[[int, int], None]
+    shards: list[Path], plan: StudyPlan, vocabulary_size: int, processes: int, progress: Callable[[int, int], None]
 ) -> StudySums:
-    """A process a core, each with a fair share of the shards: numpy's counting holds the interpreter's lock."""
+    """Sums over all shards, split evenly over processes rather than threads: numpy's bincount holds the GIL."""
     sizes = {shard: shard.stat().st_size for shard in shards}
     done, total = 0, sum(sizes.values())
 
@@ -127,8 +130,8 @@ def _measure(
     return sums
 
 
-def _work(shards: list[Path], plan: Plan, vocabulary_size: int, pipe: "Connection[Any, Any]") -> None:
-    """What a process does: tells of every shard that it has read, gives its sums at the end."""
+def _work(shards: list[Path], plan: StudyPlan, vocabulary_size: int, pipe: "Connection[Any, Any]") -> None:
+    """Body of a worker process: send the path of every shard when it is read, then the sums."""
     _keep_freed_memory()
     try:
         pipe.send(_sums(shards, plan, vocabulary_size, pipe.send))
@@ -136,14 +139,14 @@ def _work(shards: list[Path], plan: Plan, vocabulary_size: int, pipe: "Connectio
         pipe.send(error)
 
 
-def _sums(shards: list[Path], plan: Plan, vocabulary_size: int, read: Callable[[Path], None]) -> StudySums:
-    """Sums over shards, in chunks of so many tokens that to add up the counters of a whole vocabulary weighs little."""
+def _sums(shards: list[Path], plan: StudyPlan, vocabulary_size: int, read: Callable[[Path], None]) -> StudySums:
+    """Sums over shards, in chunks large enough that updating the vocabulary-sized counters costs little."""
     sums = StudySums(plan, vocabulary_size)
     waiting: list[TokenColumns] = []
     for shard in shards:
         for ids, student, (base, *probes) in row_groups(shard, (BASE, *plan.contexts)):
             if len(ids) and not 0 <= ids.min() <= ids.max() < vocabulary_size:
-                raise ConfigError(f"{shard} holds token ids that tokens.json ({vocabulary_size} ids) does not know")
+                raise ConfigError(f"{shard} contains token ids outside the {vocabulary_size} ids of tokens.json")
             waiting.append(TokenColumns(ids, student, base, probes))
             if sum(len(part.ids) for part in waiting) >= CHUNK:
                 sums.add(TokenColumns.joined(waiting))
@@ -155,7 +158,7 @@ def _sums(shards: list[Path], plan: Plan, vocabulary_size: int, read: Callable[[
 
 
 def _keep_freed_memory() -> None:
-    """Freed arrays stay with the process (glibc): faulting their pages in anew would cost more than the arithmetic."""
+    """Keep freed arrays in the process (glibc): page faults on new pages would cost more than the arithmetic."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
         libc.mallopt(M_MMAP_THRESHOLD, 2**30)

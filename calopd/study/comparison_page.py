@@ -1,4 +1,4 @@
-"""Two studies side by side: another teacher, another student, or another threshold of the same one."""
+"""Comparison page of two studies, e.g. with different teachers, students or thresholds."""
 
 from collections.abc import Sequence
 from html import escape
@@ -15,21 +15,21 @@ ROWS = ("overlap", "agreement", "sdr")
 
 
 def write_comparison(first: Path, second: Path, taus: Sequence[float], out: Path | None = None) -> Path:
-    """A page with every figure twice, left and right, and the numbers of both in one table."""
+    """Write a page with the figures of both studies side by side and their numbers in one table."""
     analyses = [read_analysis(directory) for directory in (first, second)]
     chosen = [_tau(analysis, taus, side) for side, analysis in enumerate(analyses)]
     names = [f"{directory.name}, τ = {tau}" for directory, tau in zip((first, second), chosen, strict=True)]
     heads = "".join(f"<div>{header(analysis, name)}</div>" for analysis, name in zip(analyses, names, strict=True))
     pairs = (
         ("Prevalence", "Share of all tokens whose log-probability moves.", figures.prevalence),
-        ("Retention", "Of the tokens that move under the group on the left, the share that moves under the one above.",
-         figures.retention),
+        ("Retention", "Of the tokens that move under the group of the row, the share that moves under the group of the "
+         "column.", figures.retention),
         ("Consistency", "Overlap, agreement and shared deviation ratio of the two contexts of a group.",
          figures.consistency),
-        ("Kinds of tokens", "Share of a kind's tokens that moves.", figures.kinds),
-        ("Retained discrepancy", "What Cal-OPD would retain, by relaxation; grey: the paper's useful range.",
+        ("Kinds of tokens", "Share of the tokens of a kind that moves.", figures.kinds),
+        ("Retained discrepancy", "Share that Cal-OPD would retain, by relaxation; grey: the paper's useful range.",
          lambda analysis, tau: figures.relaxation(analysis, "retained")),
-        ("Zero-advantage tokens", "Share of tokens from which nothing would be learnt.",
+        ("Zero-advantage tokens", "Share of tokens without advantage, by relaxation.",
          lambda analysis, tau: figures.relaxation(analysis, "zero")),
     )  # fmt: skip
     sections = []
@@ -48,16 +48,18 @@ def write_comparison(first: Path, second: Path, taus: Sequence[float], out: Path
 
 
 def _tau(analysis: dict[str, Any], taus: Sequence[float], side: int) -> str:
-    """The threshold of one side; without a choice, its smallest."""
+    """The threshold of one side; by default its smallest."""
     known = list(analysis["prevalence"])
     tau = f"{taus[min(side, len(taus) - 1)]:g}" if taus else known[0]
     if tau not in known:
-        raise ConfigError(f"no threshold {tau} in this analysis, it has {', '.join(known)}: analyze again with --tau")
+        raise ConfigError(
+            f"the analysis has no threshold {tau}, only {', '.join(known)}: run `calopd tsd analyze` with --tau {tau}"
+        )
     return tau
 
 
 def _same_scale(drawn: list[figures.Figure]) -> None:
-    """What stands side by side is measured by one axis."""
+    """Give both figures the same y axis."""
     axes = [figure["layout"]["yaxis"] for figure in drawn]
     if all("range" in axis for axis in axes):
         highest = max(axis["range"][1] for axis in axes)
@@ -66,7 +68,7 @@ def _same_scale(drawn: list[figures.Figure]) -> None:
 
 
 def rows(analyses: list[dict[str, Any]], taus: list[str]) -> list[tuple[str, list[float | None]]]:
-    """The numbers that both studies have, each with its two values."""
+    """Metrics that both studies have, each with its two values."""
     out: list[tuple[str, list[float | None]]] = []
     first, second = analyses
 

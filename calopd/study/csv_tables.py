@@ -1,4 +1,4 @@
-"""The analysis as tables: CSV files for other programs, and the rows that the terminal shows."""
+"""The tables of an analysis as CSV files."""
 
 import csv
 from collections.abc import Iterable, Sequence
@@ -7,10 +7,10 @@ from typing import Any
 
 from calopd.core.tsd.token_forms import FormTable, kind
 
-Row = Sequence[Any]
+CsvRow = Sequence[Any]
 
 
-def prevalence_rows(analysis: dict[str, Any]) -> Iterable[Row]:
+def prevalence_rows(analysis: dict[str, Any]) -> Iterable[CsvRow]:
     yield "tau", "context_or_group", "what", "tokens", "share"
     for tau, part in analysis["prevalence"].items():
         for what, entries in (("context", part["contexts"]), ("union", part["groups"])):
@@ -18,7 +18,7 @@ def prevalence_rows(analysis: dict[str, Any]) -> Iterable[Row]:
                 yield tau, name, what, entry["tokens"], entry["share"]
 
 
-def retention_rows(analysis: dict[str, Any]) -> Iterable[Row]:
+def retention_rows(analysis: dict[str, Any]) -> Iterable[CsvRow]:
     yield "tau", "from", "to", "retention"
     for tau, table in analysis["retention"].items():
         for one, row in table.items():
@@ -26,14 +26,14 @@ def retention_rows(analysis: dict[str, Any]) -> Iterable[Row]:
                 yield tau, one, other, value
 
 
-def consistency_rows(analysis: dict[str, Any]) -> Iterable[Row]:
+def consistency_rows(analysis: dict[str, Any]) -> Iterable[CsvRow]:
     yield "tau", "group", "overlap", "agreement", "sdr", "joint_tokens"
     for tau, table in analysis["consistency"].items():
         for name, row in table.items():
             yield tau, name, row["overlap"], row["agreement"], row["sdr"], row["joint_tokens"]
 
 
-def relaxation_rows(analysis: dict[str, Any]) -> Iterable[Row]:
+def relaxation_rows(analysis: dict[str, Any]) -> Iterable[CsvRow]:
     yield "probes", "relaxation", "retained", "zero"
     grid = analysis["relaxation"]["grid"]
     for name, curve in analysis["relaxation"]["probes"].items():
@@ -41,7 +41,7 @@ def relaxation_rows(analysis: dict[str, Any]) -> Iterable[Row]:
             yield name, relaxation, retained, zero
 
 
-def shared_rows(analysis: dict[str, Any]) -> Iterable[Row]:
+def shared_rows(analysis: dict[str, Any]) -> Iterable[CsvRow]:
     yield "tau", "length", "list", "one", "other", "shared"
     for tau, part in analysis["forms"].items():
         for length, lists in part["shared"].items():
@@ -51,7 +51,7 @@ def shared_rows(analysis: dict[str, Any]) -> Iterable[Row]:
                         yield tau, length, which, one, other, count
 
 
-def kind_rows(analysis: dict[str, Any]) -> Iterable[Row]:
+def kind_rows(analysis: dict[str, Any]) -> Iterable[CsvRow]:
     yield "tau", "kind", "tokens", "context", "rho"
     for tau, part in analysis["kinds"].items():
         for name, entry in part.items():
@@ -59,8 +59,8 @@ def kind_rows(analysis: dict[str, Any]) -> Iterable[Row]:
                 yield tau, name, entry["tokens"], context, rho
 
 
-def form_rows(analysis: dict[str, Any], forms: FormTable) -> Iterable[Row]:
-    """Every form over the limit, not the ends of the ranking alone."""
+def form_rows(analysis: dict[str, Any], forms: FormTable) -> Iterable[CsvRow]:
+    """All forms over the limit, not only the ends of the ranking."""
     yield "tau", "context", "form", "kind", "count", "rho", "mean_abs_deviation"
     rho, mean = forms.rho_FCK, forms.mean_FCK
     for k, tau in enumerate(analysis["taus"]):

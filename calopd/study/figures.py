@@ -1,4 +1,4 @@
-"""The paper's figures of the study, as plain plotly.js figures. A colour that starts with `--` is a CSS variable."""
+"""The figures of the paper's TSD study as plotly.js JSON. A colour that starts with `--` is a CSS variable."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ PERCENT_AXIS = {"tickformat": ".0%", "range": [0, 1.02]}
 
 
 def prevalence(analysis: dict[str, Any], tau: str) -> Figure:
-    """Share of tokens with |D| > tau: both contexts of a group, and their union."""
+    """Share of tokens with |D| > tau: for both contexts of a group, and for their union."""
     part, groups = analysis["prevalence"][tau], analysis["groups"]
     paired = {name: contexts for name, contexts in groups.items() if len(contexts) == 2}
     bars: list[tuple[str, dict[str, float | None]]] = [
@@ -31,7 +31,7 @@ def consistency(analysis: dict[str, Any], tau: str) -> Figure:
 
 
 def kinds(analysis: dict[str, Any], tau: str) -> Figure:
-    """rho by kind of token, for every group's contexts together."""
+    """rho by kind of token, under the first context of every group."""
     part = {name: entry for name, entry in analysis["kinds"][tau].items() if entry["tokens"]}
     positives = [contexts[0] for contexts in analysis["groups"].values()]
     bars = [(context, {name: entry["rho"][context] for name, entry in part.items()}) for context in positives]
@@ -69,7 +69,7 @@ def retention(analysis: dict[str, Any], tau: str) -> Figure:
 
 
 def shared_forms(analysis: dict[str, Any], tau: str, length: str, which: str) -> Figure:
-    """How many forms of two contexts' lists are the same."""
+    """Number of forms that the lists of two contexts have in common."""
     table = analysis["forms"][tau]["shared"][length][which]["pairs"]
     rows = {one: list(row.values()) for one, row in table.items()}
     return _heat_map(rows, "%{y} and %{x}: %{z} of " + length, percent=False, highest=int(length))
@@ -100,7 +100,7 @@ def _heat_map(rows: dict[str, list[float | None]], hover: str, *, percent: bool,
 
 
 def relaxation(analysis: dict[str, Any], key: str) -> Figure:
-    """`retained` or `zero` by relaxation, a line a set of probes; the paper's useful range as a band."""
+    """`retained` or `zero` by relaxation, one line per set of probes; the paper's useful range is a band."""
     grid = analysis["relaxation"]["grid"]
     data = [
         {

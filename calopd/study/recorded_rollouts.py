@@ -1,6 +1,6 @@
-"""Rollouts that exist already: a JSONL of responses, another study, or a JSONL that somebody has scored.
+"""Existing rollouts as input: a JSONL of responses, another study, or a JSONL of responses with scores.
 
-docs/tsd.md documents the lines of both kinds.
+docs/tsd.md documents both JSONL formats.
 """
 
 import json
@@ -14,26 +14,26 @@ import numpy as np
 from calopd.core.contexts import BASE
 from calopd.core.errors import ConfigError
 from calopd.core.types import Problem
-from calopd.study.shards import Rollout, Scored, Study, check_contexts
+from calopd.study.shards import ScoredRollout, Study, StudyRollout, check_contexts
 
 SHARD_TOKENS = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A response to a problem, from wherever it comes."""
+    """A sampled or recorded response to a problem."""
 
     problem: Problem
     token_ids: np.ndarray
     student_logprobs: np.ndarray | None
-    """None: to be scored."""
+    """None if the student still has to score the response."""
     correct: bool | None
-    """None: to be checked."""
+    """None if the answer still has to be checked."""
     truncated: bool
 
 
 class RecordedFile:
-    """Responses of a JSONL: a problem (by id, or as it is) and `response_ids` or `response` a line."""
+    """Responses of a JSONL file: per line a problem (inline or by id) and `response_ids` or `response`."""
 
     def __init__(self, file: Path, problems: Sequence[Problem], tokenizer: Any) -> None:
         self._file, self._tokenizer = file, tokenizer
@@ -44,14 +44,14 @@ class RecordedFile:
                 if line.strip():
                     self._offsets.append(lines.tell() - len(line))
         if not self._offsets:
-            raise ConfigError(f"{file} holds no rollouts")
+            raise ConfigError(f"{file} contains no rollouts")
 
     def __len__(self) -> int:
         return len(self._offsets)
 
     @property
     def problems(self) -> list[Problem]:
-        """Also those that only the file knows."""
+        """The problems of all rollouts, including those defined only in the file."""
         return list({problem.id: problem for problem in map(self._problem, range(len(self)))}.values())
 
     def _row(self, number: int) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class RecordedFile:
 
 
 class RecordedStudy:
-    """The rollouts of another study: the same responses under another teacher."""
+    """The rollouts of another study, to score the same responses with another teacher."""
 
     def __init__(self, study: Study, problems: Sequence[Problem]) -> None:
         self._study = study
@@ -97,7 +97,10 @@ class RecordedStudy:
         self._known = {problem.id: problem for problem in problems}
         self.problems = list(problems)
         if unknown := [p[2].problem_id for p in self._places if p[2].problem_id not in self._known]:
-            raise ConfigError(f"{study.directory}: problem {unknown[0]!r} of its rollouts is not in data.train")
+            raise ConfigError(
+                f"{study.directory}: its rollouts use problem {unknown[0]!r}, which is not in data.train: "
+                "set data.train to the problems of that study"
+            )
 
     def __len__(self) -> int:
         return len(self._places)
@@ -123,7 +126,7 @@ def count_recorded(source: Path) -> int:
 
 
 def lacks_student(source: Path) -> bool:
-    """Whether some response is without the student's log-probabilities."""
+    """Whether any response lacks the student's log-probabilities."""
     if not source.is_file():
         return False
     with source.open("rb") as lines:
@@ -131,10 +134,13 @@ def lacks_student(source: Path) -> bool:
 
 
 def import_scored(file: Path, study: Study) -> int:
-    """Make a study of a JSONL that others scored; the number of rollouts. Done again from the start if interrupted."""
+    """Create a study from a JSONL of scored responses; return the number of rollouts.
+
+    An interrupted import starts again from the beginning.
+    """
     contexts: list[str] = []
     texts: dict[int, str] = {}
-    waiting: list[Scored] = []
+    waiting: list[ScoredRollout] = []
     count = tokens = highest = 0
     for scored, names in _scored(file, texts):
         if not contexts:
@@ -144,7 +150,9 @@ def import_scored(file: Path, study: Study) -> int:
             for shard in study.shards:
                 shard.unlink()
         elif names != contexts:
-            raise ConfigError(f"{file}, rollout {count + 1}: contexts {names}, but the first had {contexts}")
+            raise ConfigError(
+                f"{file}, rollout {count + 1}: contexts {names}, expected those of the first rollout, {contexts}"
+            )
         waiting.append(scored)
         highest = max(highest, int(scored.token_ids.max(initial=0)))
         count, tokens = count + 1, tokens + scored.rollout.tokens
@@ -152,17 +160,17 @@ def import_scored(file: Path, study: Study) -> int:
             study.write_shard(0, waiting)
             waiting, tokens = [], 0
     if not count:
-        raise ConfigError(f"{file} holds no scored rollouts")
+        raise ConfigError(f"{file} contains no scored rollouts: docs/tsd.md describes the format")
     if waiting:
         study.write_shard(0, waiting)
     study.write_tokens([texts.get(number, f"<{number}>") for number in range(max([highest, *texts]) + 1)])
     return count
 
 
-def _scored(file: Path, texts: dict[int, str]) -> Iterator[tuple[Scored, list[str]]]:
-    """Scored rollouts and their contexts; surface forms go into `texts` as they are met."""
+def _scored(file: Path, texts: dict[int, str]) -> Iterator[tuple[ScoredRollout, list[str]]]:
+    """Scored rollouts and their contexts; token texts are added to `texts` along the way."""
     if not file.is_file():
-        raise ConfigError(f"no scored rollouts at {file}")
+        raise ConfigError(f"no scored rollouts at {file}: expected a JSONL file")
     index = 0
     with file.open("rb") as lines:
         for number, line in enumerate(lines, 1):
@@ -180,7 +188,7 @@ def _scored(file: Path, texts: dict[int, str]) -> Iterator[tuple[Scored, list[st
             names = [BASE, *(name for name in teacher if name != BASE)]
             ids = np.asarray(row["response_ids"], np.int32)
             texts.update(zip(ids.tolist(), row.get("tokens", ()), strict=False))
-            rollout = Rollout(
+            rollout = StudyRollout(
                 index=index,
                 problem_id=str(row.get("problem_id", f"line-{number}")),
                 tokens=len(ids),
@@ -191,7 +199,7 @@ def _scored(file: Path, texts: dict[int, str]) -> Iterator[tuple[Scored, list[st
             )
             own = logprobs(file, number, "student", row["student_logprobs"], len(ids))
             rows = [logprobs(file, number, name, teacher[name], len(ids)) for name in names]
-            yield Scored(rollout, ids, own, np.stack(rows)), names
+            yield ScoredRollout(rollout, ids, own, np.stack(rows)), names
             index += 1
 
 
@@ -199,17 +207,18 @@ def parse_line(file: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
         row = json.loads(line)
     except json.JSONDecodeError as error:
-        raise ConfigError(f"{file}, line {number} is no JSON: {error}") from None
+        raise ConfigError(f"{file}, line {number} is not valid JSON: {error}") from None
     if not isinstance(row, dict):
-        raise ConfigError(f"{file}, line {number}: expected an object")
+        raise ConfigError(f"{file}, line {number}: expected a JSON object")
     return row
 
 
 def logprobs(file: Path, number: int, whose: str, values: Any, length: int) -> np.ndarray:
-    """float32 [T]; refused where the length differs or a number is not finite."""
+    """Log-probabilities as float32 [T]; a wrong length or a number that is not finite is an error."""
     out = np.asarray(values, np.float32)
     if out.shape != (length,) or not np.isfinite(out).all():
         raise ConfigError(
-            f"{file}, line {number}: log-probabilities of {whose!r} must be {length} finite numbers, one a response id"
+            f"{file}, line {number}: log-probabilities of {whose!r} must be {length} finite numbers, "
+            "one per response id"
         )
     return out

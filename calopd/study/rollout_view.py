@@ -1,4 +1,4 @@
-"""Rollouts for the page: which ones, and their numbers packed as the script reads them."""
+"""Rollouts of the study page: selection, and encoding for the page's script."""
 
 import base64
 import random
@@ -8,19 +8,22 @@ from typing import Any
 import numpy as np
 
 from calopd.core.errors import ConfigError
-from calopd.study.shards import Rollout, Scored, Study
+from calopd.study.shards import ScoredRollout, Study, StudyRollout
 
 PAGE_TOKENS = 250_000
-"""Tokens of all shown rollouts together: about 16 MB of the page."""
+"""Maximum number of tokens over all shown rollouts: about 16 MB of the page."""
 
-Place = tuple[Path, int, Rollout]
+Place = tuple[Path, int, StudyRollout]
 
 
 def choose(study: Study, chosen: list[int], count: int) -> list[Place]:
-    """The named rollouts; else a seeded draw, right and wrong answers in turn, the longest of all among them."""
+    """The rollouts with the chosen indices, or a seeded sample: the longest, then correct and wrong ones in turn."""
     places = {place[2].index: place for place in study.rollouts()}
     if unknown := [index for index in chosen if index not in places]:
-        raise ConfigError(f"no rollout {unknown[0]} in {study.directory}: it has {len(places)}, from {min(places)}")
+        raise ConfigError(
+            f"no rollout {unknown[0]} in {study.directory}: it has {len(places)} rollouts, "
+            f"with indices from {min(places)} to {max(places)}"
+        )
     if chosen:
         return [places[index] for index in chosen]
     drawn = random.Random("tsd-page").sample(list(places.values()), len(places))
@@ -36,8 +39,8 @@ def choose(study: Study, chosen: list[int], count: int) -> list[Place]:
     return sorted(kept.values(), key=lambda place: place[2].index)
 
 
-def packed(scored: Scored, texts: list[str]) -> dict[str, Any]:
-    """A rollout as JSON: facts, its distinct tokens, and base64 of what is known of each of its tokens."""
+def packed(scored: ScoredRollout, texts: list[str]) -> dict[str, Any]:
+    """A rollout as JSON: metadata, distinct token texts, and base64 arrays of token indices and log-probabilities."""
     distinct, which = np.unique(scored.token_ids, return_inverse=True)
     rollout = scored.rollout
     return {

@@ -1,8 +1,8 @@
-"""A study on disk: study.json, tokens.json, shards/*.parquet. Whatever stands there is whole, whoever was killed.
+"""A study on disk: study.json, tokens.json, shards/*.parquet. Files are written atomically, so none is ever partial.
 
-A shard has a row a response token (id, the student's log-probability, the teacher's under every context) and names its
-rollouts, in order, in its metadata. Plain float32 columns, neither compressed nor dictionary-coded: log-probabilities
-shrink by a sixth at best, and reading them takes three times as long.
+A shard has one row per response token (id, the student's log-probability, the teacher's under every context) and lists
+its rollouts, in order, in its metadata. Columns are plain float32, neither compressed nor dictionary-encoded:
+compression saves a sixth of the size at best and makes reading three times slower.
 """
 
 import json
@@ -22,15 +22,15 @@ from calopd.rundir.files import write_json
 
 FORMAT = 1
 ROW_GROUP = 2**19
-"""Rows that are read at a time."""
+"""Rows read at a time."""
 SETTINGS = {"compression": "none", "use_dictionary": False, "write_statistics": False, "row_group_size": ROW_GROUP}
 ROLLOUTS = b"rollouts"
 TOKEN_ID, STUDENT, TEACHER = "token_id", "student", "teacher:"
 
 
 @dataclass(frozen=True, slots=True)
-class Rollout:
-    """What a study knows of a response besides its tokens."""
+class StudyRollout:
+    """Metadata of a response in a study."""
 
     index: int
     problem_id: str
@@ -38,15 +38,15 @@ class Rollout:
     problem: str = ""
     answer: str = ""
     correct: bool | None = None
-    """None where the answer was not checked."""
+    """None if the answer was not checked."""
     truncated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
-    """A rollout with its tokens."""
+class ScoredRollout:
+    """A rollout with its tokens and their scores."""
 
-    rollout: Rollout
+    rollout: StudyRollout
     token_ids: np.ndarray
     student_logprobs: np.ndarray
     teacher_logprobs: np.ndarray
@@ -63,32 +63,32 @@ class Study:
     @property
     def facts(self) -> dict[str, Any]:
         if not self.facts_file.exists():
-            raise ConfigError(f"no study at {self.directory} (no study.json): make one with `calopd tsd collect`")
+            raise ConfigError(f"no study at {self.directory} (no study.json): create one with `calopd tsd collect`")
         facts: dict[str, Any] = json.loads(self.facts_file.read_text(encoding="utf-8"))
         return facts
 
     @property
     def contexts(self) -> list[str]:
-        """c0 first."""
+        """Names of the contexts, c0 first."""
         return list(self.facts["contexts"])
 
     def begin(self, **facts: Any) -> None:
-        """Write down what is studied; a study that was begun otherwise is refused."""
+        """Write study.json; raise ConfigError if the study exists with other settings."""
         facts = {"format": FORMAT, **facts}
         if self.facts_file.exists():
             for key, value in self.facts.items():
                 if facts.get(key) != value:
                     raise ConfigError(
-                        f"the study in {self.directory} began with {key} = {value!r}, not {facts.get(key)!r}: "
-                        "go on with the same settings, or choose another directory"
+                        f"the study in {self.directory} has {key} = {value!r}, but {facts.get(key)!r} was given: "
+                        "use the same settings to resume it, or choose another directory"
                     )
             return
         if self.directory.exists() and any(path.name != ".lock" for path in self.directory.iterdir()):
-            raise ConfigError(f"{self.directory} holds something that is no study: choose another directory")
+            raise ConfigError(f"{self.directory} is not empty and not a study: choose another directory")
         write_json(self.facts_file, facts)
 
     def write_tokens(self, texts: Sequence[str]) -> None:
-        """The text of every token id."""
+        """Write tokens.json: the text of every token id."""
         write_json(self.directory / "tokens.json", list(texts))
 
     def token_texts(self) -> list[str]:
@@ -99,22 +99,22 @@ class Study:
     def shards(self) -> list[Path]:
         return sorted((self.directory / "shards").glob("*.parquet"))
 
-    def rollouts(self) -> Iterator[tuple[Path, int, Rollout]]:
-        """Every rollout with its shard and the row where it begins."""
+    def rollouts(self) -> Iterator[tuple[Path, int, StudyRollout]]:
+        """All rollouts, each with its shard and its first row."""
         for shard in self.shards:
             start = 0
             for rollout in rollouts_of(shard):
                 yield shard, start, rollout
                 start += rollout.tokens
 
-    def read(self, shard: Path, start: int, rollout: Rollout) -> Scored:
-        """One rollout with its tokens."""
+    def read(self, shard: Path, start: int, rollout: StudyRollout) -> ScoredRollout:
+        """Read the tokens and scores of one rollout."""
         table = pq.read_table(shard, memory_map=True).slice(start, rollout.tokens)
         column = {name: table[name].to_numpy() for name in table.column_names}
         teacher = np.stack([column[TEACHER + name] for name in self.contexts])
-        return Scored(rollout, column[TOKEN_ID], column[STUDENT], teacher)
+        return ScoredRollout(rollout, column[TOKEN_ID], column[STUDENT], teacher)
 
-    def write_shard(self, worker: int, scored: Sequence[Scored]) -> Path:
+    def write_shard(self, worker: int, scored: Sequence[ScoredRollout]) -> Path:
         """Write a shard aside and rename it into place; its name is the worker's and its turn."""
         folder = self.directory / "shards"
         folder.mkdir(parents=True, exist_ok=True)
@@ -126,7 +126,7 @@ class Study:
         return target
 
 
-def _write(file: Path, contexts: Sequence[str], scored: Sequence[Scored]) -> None:
+def _write(file: Path, contexts: Sequence[str], scored: Sequence[ScoredRollout]) -> None:
     teacher = np.concatenate([part.teacher_logprobs for part in scored], axis=1)
     columns: dict[str, np.ndarray] = {
         TOKEN_ID: np.concatenate([part.token_ids for part in scored]).astype(np.int32),
@@ -142,15 +142,15 @@ def _write(file: Path, contexts: Sequence[str], scored: Sequence[Scored]) -> Non
         os.fsync(out.fileno())
 
 
-def rollouts_of(shard: Path) -> list[Rollout]:
+def rollouts_of(shard: Path) -> list[StudyRollout]:
     metadata = pq.read_schema(shard).metadata or {}
     if ROLLOUTS not in metadata:
-        raise ConfigError(f"{shard} is no shard of a study: its metadata name no rollouts")
-    return [Rollout(**row) for row in json.loads(metadata[ROLLOUTS])]
+        raise ConfigError(f"{shard} is not a shard of a study: its metadata lists no rollouts")
+    return [StudyRollout(**row) for row in json.loads(metadata[ROLLOUTS])]
 
 
 def row_groups(shard: Path, contexts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray, list[np.ndarray]]]:
-    """(token ids, the student's, the teacher's by context) of a shard, a row group at a time."""
+    """(token ids, student's log-probabilities, teacher's by context) of a shard, one row group at a time."""
     file = pq.ParquetFile(shard)
     names = [TOKEN_ID, STUDENT, *(TEACHER + name for name in contexts)]
     for number in range(file.num_row_groups):
@@ -161,4 +161,4 @@ def row_groups(shard: Path, contexts: Sequence[str]) -> Iterator[tuple[np.ndarra
 
 def check_contexts(names: Sequence[str]) -> None:
     if not names or names[0] != BASE or len(names) < 2 or len(set(names)) < len(names):
-        raise ConfigError(f"contexts {list(names)}: expected {BASE} first, then at least one other, each once")
+        raise ConfigError(f"contexts {list(names)}: expected {BASE} first, then at least one other, without duplicates")

@@ -1,4 +1,4 @@
-"""Style and script of the study's page, beside what all pages share: thresholds, lists of forms, trajectories."""
+"""Style and script of the study page, in addition to those of all pages: thresholds, token forms, trajectories."""
 
 STYLE = """
 .plot{height:300px}
@@ -96,7 +96,7 @@ if (byId("lists")) {
   showForms();
 }
 
-// The trajectory view: one rollout at a time is unpacked; a colour is a class, so that switching touches no layout.
+// The trajectory view decodes one rollout at a time. Colours are classes: switching them does not change the layout.
 const view = byId("view");
 let shown = null, spans = [];
 
@@ -160,7 +160,7 @@ function show(index) {
   let block = [];
   shown.tokens.forEach((place, t) => {
     block.push('<span data-t="' + t + '">' + texts[place] + "</span>");
-    // A block ends with a line, so that it may be left out of the layout while it is out of sight.
+    // Blocks end at line breaks, so that the browser can skip the layout of blocks that are off screen.
     if ((block.length > 150 && shown.texts[place].includes("\\n")) || block.length > 1500) {
       blocks.push(block.join("").replace(/\\n<\\/span>$/, "</span>"));
       block = [];
@@ -170,9 +170,9 @@ function show(index) {
   view.querySelector(".tokens").innerHTML = blocks.map(part => '<div class="block">' + part + "</div>").join("");
   view.querySelector(".tokens").scrollTop = 0;
   spans = [...view.querySelectorAll(".tokens span")];
-  const verdict = shown.correct === null ? "not checked" : shown.correct ? "right answer" : "wrong answer";
+  const verdict = shown.correct === null ? "not checked" : shown.correct ? "correct answer" : "wrong answer";
   const facts = ["rollout " + shown.index, "problem " + shown.problem_id, verdict,
-    shown.count.toLocaleString("en") + " tokens" + (shown.truncated ? ", cut at the limit" : "")];
+    shown.count.toLocaleString("en") + " tokens" + (shown.truncated ? ", truncated" : "")];
   view.querySelector("header").replaceChildren(...facts.map((fact, i) => {
     const made = document.createElement("span");
     made.textContent = fact;
@@ -181,7 +181,7 @@ function show(index) {
   }));
   const question = view.querySelector(".question");
   question.hidden = !shown.problem;
-  question.textContent = shown.problem + (shown.answer ? "\\n\\nright answer: " + shown.answer : "");
+  question.textContent = shown.problem + (shown.answer ? "\\n\\ncorrect answer: " + shown.answer : "");
   paint();
 }
 

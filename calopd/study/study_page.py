@@ -1,4 +1,4 @@
-"""tsd.html: the paper's figures and tables of a study, and its trajectories, on one self-contained page."""
+"""tsd.html: a self-contained page with the paper's figures and tables for a study, and its trajectories."""
 
 from html import escape
 from pathlib import Path
@@ -11,17 +11,17 @@ from calopd.study import figures
 from calopd.study.advise import HIGH, LOW, advise
 from calopd.study.analyze import read_analysis
 from calopd.study.rollout_view import choose, packed
-from calopd.study.shards import Rollout, Study
+from calopd.study.shards import Study, StudyRollout
 from calopd.study.study_assets import SCRIPT, STYLE
 
 DEMO_NOTE = (
-    "In the demo's synthetic data the teacher's deviation is built to sit on discourse words: this page shows the "
-    "machinery, not the paper's claim."
+    "The demo's synthetic data places the teacher's self-deviation on discourse words by construction: this page "
+    "demonstrates the tool and does not confirm the paper's findings."
 )
 
 
 def write_page(directory: Path, out: Path | None = None, *, chosen: list[int], count: int) -> Path:
-    """Write the page whole or not at all; its path."""
+    """Write the page atomically and return its path."""
     study, analysis = Study(directory), read_analysis(directory)
     texts = study.token_texts()
     places = choose(study, chosen, count)
@@ -52,7 +52,7 @@ def write_html(target: Path, title: str, analysis: dict[str, Any], body: str) ->
 
 
 def _known(analysis: dict[str, Any]) -> dict[str, Any]:
-    """What the script needs besides the rollouts; places of contexts count from c0 = 0."""
+    """Data of the page's script, except the rollouts; context indices start with c0 = 0."""
     place = {name: number for number, name in enumerate(analysis["contexts"], 1)}
     groups = {name: [place[context] for context in contexts] for name, contexts in analysis["groups"].items()}
     probes = {
@@ -75,10 +75,10 @@ def header(analysis: dict[str, Any], name: str) -> str:
     facts = "".join(f"<span>{key} <b>{escape(str(value))}</b></span>" for key, value in about.items())
     judged, length = analysis["judged"], analysis["length"]
     cards = [
-        ("Tokens", f"{analysis['tokens']:,}", f"{len(analysis['contexts'])} contexts besides c0"),
+        ("Tokens", f"{analysis['tokens']:,}", f"{len(analysis['contexts'])} contexts and c0"),
         ("Rollouts", f"{analysis['rollouts']:,}", f"mean {length['mean']:,.0f}, median {length['median']:,.0f} tokens"),
-        ("Right answers", f"{analysis['correct'] / judged:.1%}" if judged else "–", f"of {judged:,} checked"),
-        ("Cut at the limit", f"{analysis['truncated']:,}", "rollouts that did not end by themselves"),
+        ("Correct answers", f"{analysis['correct'] / judged:.1%}" if judged else "–", f"of {judged:,} checked"),
+        ("Truncated", f"{analysis['truncated']:,}", "rollouts that reached the token limit"),
     ]
     boxes = "".join(
         f'<div class="card"><h2>{label}</h2><p class="value">{value}</p><p>{detail}</p></div>'
@@ -93,19 +93,19 @@ def header(analysis: dict[str, Any], name: str) -> str:
 
 
 def tau_switch(analysis: dict[str, Any]) -> str:
-    """Chooses the threshold of all figures and lists; the page begins with the first."""
+    """Buttons that set the threshold of all figures and lists; the first threshold is the default."""
     taus = list(analysis["prevalence"])
     buttons = "".join(
         f'<button type="button" data-tau="{tau}" aria-pressed="{str(tau == taus[0]).lower()}">{tau}</button>'
         for tau in taus
     )
     start = f'<script>document.querySelector("main").dataset.tau = "{taus[0]}"</script>'
-    label = "significant where |D| &gt; τ, in nats: τ ="
+    label = "threshold τ in nats (a token moves if |D| &gt; τ):"
     return f'<div class="toolbar"><span class="field">{label}</span><div class="switch">{buttons}</div></div>{start}'
 
 
 def at_every_tau(analysis: dict[str, Any], title: str, note: str, make: Any, css: str = "") -> str:
-    """A figure for each threshold, of which the page shows one."""
+    """One figure per threshold; the page shows the one for the selected threshold."""
     out = []
     for tau in analysis["prevalence"]:
         figure = make(analysis, tau)
@@ -116,14 +116,15 @@ def at_every_tau(analysis: dict[str, Any], title: str, note: str, make: Any, css
 
 def _sets(analysis: dict[str, Any]) -> str:
     charts = (
-        ("Prevalence", "Share of all tokens that move: under each of the two contexts, and under at least one of them.",
+        ("Prevalence", "Share of all tokens that move under each of the two contexts, and under at least one of them.",
          figures.prevalence),
-        ("Retention", "Of the tokens that move under the group on the left, the share that also moves under the one "
-         "above.", figures.retention),
+        ("Retention", "Of the tokens that move under the group of the row, the share that also moves under the group "
+         "of the column.", figures.retention),
         ("Consistency", "Do the two contexts of a group move the same tokens (overlap), in the same direction "
          "(agreement), by a common amount (SDR)?",
          lambda analysis, tau: figures.consistency(analysis, tau) if analysis["consistency"][tau] else None),
-        ("Kinds of tokens", "Share of a kind's tokens that moves, under each group's first context.", figures.kinds),
+        ("Kinds of tokens", "Share of the tokens of a kind that moves, under the first context of each group.",
+         figures.kinds),
     )  # fmt: skip
     cards = "".join(at_every_tau(analysis, title, note, make) for title, note, make in charts)
     return f'<section><h2>Where the teacher moves</h2><div class="charts">{cards}</div></section>'
@@ -153,7 +154,7 @@ def _shared(analysis: dict[str, Any]) -> str:
         def make(analysis: dict[str, Any], tau: str, which: str = which) -> figures.Figure:
             return figures.shared_forms(analysis, tau, lengths[-1], which)
 
-        note = f"Of the {lengths[-1]} forms of {words} ρ, how many two contexts have in common."
+        note = f"Of the {lengths[-1]} forms with the {words} ρ, the number that two contexts have in common."
         cards.append(at_every_tau(analysis, f"Common forms, {words} ρ", note, make, "tall"))
     return f'<div class="charts" style="margin-top:14px">{"".join(cards)}</div>'
 
@@ -161,19 +162,19 @@ def _shared(analysis: dict[str, Any]) -> str:
 def _relaxation(analysis: dict[str, Any]) -> str:
     retained = figure_html(
         "Retained discrepancy",
-        f"Σ|A_Cal| / Σ|A_OPD| by relaxation; grey: {LOW:.0%} to {HIGH:.0%}, where the paper's best run was.",
+        f"Σ|A_Cal| / Σ|A_OPD| by relaxation; grey: {LOW:.0%} to {HIGH:.0%}, the range of the paper's best run.",
         figures.relaxation(analysis, "retained"),
     )
     zero = figure_html(
         "Zero-advantage tokens",
-        "Share of tokens from which nothing would be learnt.",
+        "Share of tokens without advantage, by relaxation.",
         figures.relaxation(analysis, "zero"),
     )
     advice = advise(analysis)
     words = "".join(f"<li>{escape(line)}</li>" for line in (*advice.reasons, *advice.caveats))
-    best = f"Advice: probes <b>{escape(advice.choice.probes)}</b>, relaxation <b>{advice.choice.relaxation:g}</b>"
+    best = f"Recommended: probes <b>{escape(advice.choice.probes)}</b>, relaxation <b>{advice.choice.relaxation:g}</b>"
     return (
-        '<section><h2>What Cal-OPD would keep, before any training</h2><div class="charts">'
+        '<section><h2>Effect of Cal-OPD, predicted before training</h2><div class="charts">'
         f'{retained}{zero}</div><div class="notice">{best}<ul>{words}</ul></div></section>'
     )
 
@@ -185,8 +186,8 @@ def options(choices: dict[str, str], selected: str) -> str:
     )
 
 
-def _view(analysis: dict[str, Any], rollouts: list[Rollout]) -> str:
-    """The trajectory view; its tokens are put in by the script."""
+def _view(analysis: dict[str, Any], rollouts: list[StudyRollout]) -> str:
+    """The trajectory view; the script fills in the tokens."""
     if not rollouts:
         return ""
     known = _known(analysis)
@@ -195,8 +196,8 @@ def _view(analysis: dict[str, Any], rollouts: list[Rollout]) -> str:
     probes = "eval" if "eval" in sets else next(iter(sets))
     grid = {f"{value:g}": f"{value:g}" for value in analysis["relaxation"]["grid"]}
     listed = "".join(_option(rollout) for rollout in rollouts)
-    answers = _buttons("answer", {"all": "all", "right": "right", "wrong": "wrong"}, "all")
-    colours = _buttons("show", {"deviation": "deviation D(c)", "kept": "what Cal-OPD keeps"}, "deviation")
+    answers = _buttons("answer", {"all": "all", "correct": "correct", "wrong": "wrong"}, "all")
+    colours = _buttons("show", {"deviation": "deviation D(c)", "kept": "retained by Cal-OPD"}, "deviation")
     return f"""<section id="trajectories" data-view="deviation"><h2>Trajectories</h2>
 <div class="toolbar">
 <span class="field">answers {answers}</span>
@@ -208,15 +209,15 @@ def _view(analysis: dict[str, Any], rollouts: list[Rollout]) -> str:
 <label class="field">λ <select id="relaxation">{options(grid, "5")}</select></label>
 {deviation_legend("D under the chosen context, in nats")}{kept_legend()}
 </div>
-<p class="hint">Rest the pointer on a token for its numbers. Other rollouts: <code>calopd tsd report DIR --rollout
+<p class="hint">Hover over a token to see its numbers. To show other rollouts, run <code>calopd tsd report DIR --rollout
 INDEX</code>.</p>
 <article id="view"><header></header><div class="question"></div><div class="tokens" tabindex="0"></div></article>
 <div id="tip" hidden></div></section>
 """
 
 
-def _option(rollout: Rollout) -> str:
-    verdict = {True: "right", False: "wrong", None: "unchecked"}[rollout.correct]
+def _option(rollout: StudyRollout) -> str:
+    verdict = {True: "correct", False: "wrong", None: "unchecked"}[rollout.correct]
     text = f"{rollout.index} · {rollout.problem_id} · {verdict} · {rollout.tokens:,} tokens"
     return f'<option value="{rollout.index}" data-correct="{verdict}">{escape(text)}</option>'
 

@@ -12,15 +12,15 @@ SHOWN_FORMS = 18
 def print_analysis(analysis: dict[str, Any]) -> None:
     console = Console(soft_wrap=True, highlight=False)
     judged = analysis["judged"]
-    right = f", {analysis['correct'] / judged:.1%} right" if judged else ""
+    right = f", {analysis['correct'] / judged:.1%} correct" if judged else ""
     console.print(
         f"{analysis['tokens']:,} tokens in {analysis['rollouts']:,} rollouts "
         f"(mean {analysis['length']['mean']:.0f}, median {analysis['length']['median']:.0f} tokens{right})\n"
     )
     for tau in analysis["prevalence"]:
         console.print(_groups(analysis, tau))
-    console.print(_relaxation(analysis, "retained", "Cal-OPD would retain this of the discrepancy (percent)"))
-    console.print(_relaxation(analysis, "zero", "Cal-OPD would give these tokens no advantage (percent)"))
+    console.print(_relaxation(analysis, "retained", "discrepancy that Cal-OPD would retain (percent)"))
+    console.print(_relaxation(analysis, "zero", "tokens without advantage under Cal-OPD (percent)"))
     first = f"{analysis['taus'][0]:g}"
     console.print(_kinds(analysis, first))
     console.print(_forms(analysis, first))
@@ -73,12 +73,12 @@ def _kinds(analysis: dict[str, Any], tau: str) -> Table:
 
 
 def _forms(analysis: dict[str, Any], tau: str) -> Table:
-    """The ends of the ranking under the last positive context: the paper's table is under sol+."""
+    """Both ends of the ranking under the last positive context, as in the paper's table for sol+."""
     part = analysis["forms"][tau]
     context = [name for name in analysis["contexts"] if not name.endswith("-")][-1:] or analysis["contexts"][:1]
     top, bottom = (part[end][context[0]][:SHOWN_FORMS] for end in ("top", "bottom"))
     title = (
-        f"forms over {part['more_often_than']:,} occurrences under {context[0]} at tau = {tau} ({part['forms']} forms)"
+        f"{part['forms']} forms with more than {part['more_often_than']:,} occurrences, under {context[0]}, tau = {tau}"
     )
     table = _table(title, "highest ρ", "ρ %", "mean |D|", "lowest ρ", "ρ %", "mean |D|")
     for high, low in zip(top, bottom, strict=True):

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calopd.core.calibration import calibrated_advantage, retained_ratio, tsd_region, zero_ratio
-from calopd.core.tsd.deviation_sums import ARRAYS, Plan, StudySums, TokenColumns
+from calopd.core.tsd.deviation_sums import ARRAYS, StudyPlan, StudySums, TokenColumns
 from calopd.core.tsd.relaxation import GRID
 from calopd.core.tsd.summary import consistency, prevalence, retention
 from calopd.core.tsd.token_forms import form_table, kind, shared, surface_form
@@ -21,7 +21,7 @@ def floats(*values: float) -> np.ndarray:
     return np.array(values, np.float32)
 
 
-def sums_of(tokens: TokenColumns, plan: Plan) -> StudySums:
+def sums_of(tokens: TokenColumns, plan: StudyPlan) -> StudySums:
     sums = StudySums(plan, VOCABULARY)
     sums.add(tokens)
     return sums
@@ -30,7 +30,7 @@ def sums_of(tokens: TokenColumns, plan: Plan) -> StudySums:
 def test_worked_numbers_of_the_pair():
     plus, minus = floats(0.02, -0.3, 0.005, 0.2, -0.05), floats(0.03, -0.1, 0.02, -0.1, 0)
     base = floats(*[-2.0] * 5)
-    plan = Plan.of(["g+", "g-"], [0.01])
+    plan = StudyPlan.of(["g+", "g-"], [0.01])
     sums = sums_of(TokenColumns(np.zeros(5, np.int32), base, base, [base + plus, base + minus]), plan)
     row = consistency(sums, 0)["g"]
     assert row["joint_tokens"] == 3
@@ -45,7 +45,7 @@ def test_worked_numbers_of_the_pair():
 def test_worked_numbers_of_the_relaxation():
     student, base = floats(-2, -2, -1, -1, -1, -1), floats(-1, -1, -2, -2, -1, -1.5)
     plus, minus = floats(-0.5, -1.05, -2.4, -1.95, -0.8, -1.5), floats(-1.1, -1.5, -1.95, -2.2, -1.3, -1.5)
-    sums = sums_of(TokenColumns(np.zeros(6, np.int32), student, base, [plus, minus]), Plan.of(["g+", "g-"]))
+    sums = sums_of(TokenColumns(np.zeros(6, np.int32), student, base, [plus, minus]), StudyPlan.of(["g+", "g-"]))
     grid, part = GRID.tolist(), sums.relaxation["g"]
     for relaxation, retained, zero in ((1.0, 0.84444, 1 / 6), (5.0, 0.55556, 1 / 3)):
         assert part.retained()[grid.index(relaxation)] == pytest.approx(retained, abs=1e-5)
@@ -73,7 +73,7 @@ def tokens(draw: st.DrawFn) -> TokenColumns:
 @PROPERTY
 @given(tokens())
 def test_what_holds_of_any_tokens(columns):
-    plan = Plan.of(CONTEXTS, unions=[("inst", "eval")])
+    plan = StudyPlan.of(CONTEXTS, unions=[("inst", "eval")])
     sums = sums_of(columns, plan)
     swapped = TokenColumns(
         columns.ids, columns.student, columns.base, [columns.probes[place] for place in (1, 0, 3, 2, 4)]
@@ -97,7 +97,7 @@ def test_what_holds_of_any_tokens(columns):
 @given(tokens())
 def test_the_grid_is_what_training_would_measure(columns):
     """Up to float32: a token on the very edge of its region may fall on either side."""
-    part = sums_of(columns, Plan.of(CONTEXTS)).relaxation["eval"]
+    part = sums_of(columns, StudyPlan.of(CONTEXTS)).relaxation["eval"]
     base, student = (torch.from_numpy(values) for values in (columns.base, columns.student))
     probes = torch.from_numpy(np.stack(columns.probes[2:4]))
     for place, relaxation in enumerate(GRID):
@@ -112,7 +112,7 @@ def test_the_grid_is_what_training_would_measure(columns):
 @PROPERTY
 @given(st.lists(tokens(), min_size=1, max_size=4), st.randoms(use_true_random=False))
 def test_shards_merge_to_one_pass_exactly(parts, order):
-    plan = Plan.of(CONTEXTS)
+    plan = StudyPlan.of(CONTEXTS)
     whole = TokenColumns.joined(parts)
     merged = StudySums(plan, VOCABULARY)
     order.shuffle(parts)
@@ -127,11 +127,11 @@ def test_shards_merge_to_one_pass_exactly(parts, order):
 
 
 def test_groups_are_found_by_name_and_unions_checked():
-    plan = Plan.of(["eval-", "eval+", "hint"], unions=[("eval", "hint")])
+    plan = StudyPlan.of(["eval-", "eval+", "hint"], unions=[("eval", "hint")])
     assert plan.groups == {"eval": (1, 0), "hint": (2,)}
     assert plan.probe_sets["eval + hint"] == (1, 0, 2)
     with pytest.raises(ValueError, match="unknown probe group 'sol'; the study has eval, hint"):
-        Plan.of(["eval+", "eval-", "hint"], unions=[("sol",)])
+        StudyPlan.of(["eval+", "eval-", "hint"], unions=[("sol",)])
 
 
 def test_variants_of_a_surface_form_are_one():

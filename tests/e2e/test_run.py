@@ -136,7 +136,7 @@ def test_a_prompt_that_is_too_long_is_told_before_anything_starts(tiny, tmp_path
     file = tiny.write_config("too-long-a-prompt")
     line = one_line(finish(start(str(file), "--set", f'data.train="{problems}"'), code=78, seconds=60))
     assert "problem l7 under c0 has a prompt of" in line
-    assert "more than the 256 of data.max_prompt_tokens" in line
+    assert "more than data.max_prompt_tokens = 256" in line
 
 
 def test_a_step_that_lacks_too_much_stops_the_run_with_the_reason(tiny):

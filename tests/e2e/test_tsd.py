@@ -116,4 +116,4 @@ def test_a_study_of_other_settings_is_refused(killed, tmp_path):
     process = collect(copy, "--contexts", "eval")
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 78
-    assert "began with contexts" in out
+    assert "has contexts = " in out

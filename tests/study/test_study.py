@@ -13,14 +13,14 @@ from calopd.study.advise import advise
 from calopd.study.analyze import analyze
 from calopd.study.comparison_page import write_comparison
 from calopd.study.recorded_rollouts import RecordedFile, import_scored
-from calopd.study.shards import Rollout, Scored, Study, rollouts_of
+from calopd.study.shards import ScoredRollout, Study, StudyRollout, rollouts_of
 from calopd.study.study_page import write_page
 
 CONTEXTS = ["c0", "inst+", "inst-", "eval+", "eval-", "sol+", "sol-"]
 WORDS = ["wait", " Wait", "7", "+", "</script>", "\n", " so"]
 
 
-def scored(index: int, length: int, seed: int = 0) -> Scored:
+def scored(index: int, length: int, seed: int = 0) -> ScoredRollout:
     """Words move, the rest hardly does; the student is off by something else."""
     draw = np.random.default_rng([seed, index])
     ids = draw.integers(0, len(WORDS), length).astype(np.int32)
@@ -28,8 +28,8 @@ def scored(index: int, length: int, seed: int = 0) -> Scored:
     size = np.where(np.isin(ids, (0, 1, 6)), 0.3, 0.002)
     teacher = [base + (draw.normal(0, 1, length) * size).astype(np.float32) for _ in CONTEXTS[1:]]
     student = (base + draw.normal(0, 1, length)).astype(np.float32)
-    rollout = Rollout(index, f"p{index}", length, "1 < 2?", "3", index % 2 == 0)
-    return Scored(rollout, ids, student, np.stack([base, *teacher]))
+    rollout = StudyRollout(index, f"p{index}", length, "1 < 2?", "3", index % 2 == 0)
+    return ScoredRollout(rollout, ids, student, np.stack([base, *teacher]))
 
 
 def make_study(directory, parts, shards=2):
@@ -80,21 +80,21 @@ def test_counts_are_exact_and_the_bytes_always_the_same(study, tmp_path, monkeyp
     }  # fmt: skip
 
 
-def test_a_rollout_that_stands_twice_is_refused(study):
+def test_a_duplicate_rollout_is_refused(study):
     study.write_shard(7, [scored(3, 10)])
-    with pytest.raises(ConfigError, match=r"rollout 3 stands in .* and .*: remove one"):
+    with pytest.raises(ConfigError, match=r"rollout 3 is in both .* and .*: remove one"):
         analyze(study.directory)
 
 
 def test_a_study_goes_on_with_its_own_settings_only(study):
     study.begin(teacher="T", student="S", contexts=CONTEXTS)
-    with pytest.raises(ConfigError, match="began with teacher = 'T', not 'U'"):
+    with pytest.raises(ConfigError, match="has teacher = 'T', but 'U' was given"):
         study.begin(teacher="U", student="S", contexts=CONTEXTS)
     with pytest.raises(ConfigError, match="no study at"):
         _ = Study(study.directory / "shards").facts
 
 
-def scored_line(part: Scored, **more: object) -> str:
+def scored_line(part: ScoredRollout, **more: object) -> str:
     teacher = dict(zip(CONTEXTS, part.teacher_logprobs.tolist(), strict=True))
     row = {"response_ids": part.token_ids.tolist(), "student_logprobs": part.student_logprobs.tolist()}
     return json.dumps({**row, "teacher_logprobs": teacher, "correct": part.rollout.correct, **more}) + "\n"
@@ -124,8 +124,8 @@ def test_rollouts_that_others_scored(study, tmp_path):
          "of 'c0' must be 1 finite"),
         ('{"response_ids": [1], "student_logprobs": [-1], "teacher_logprobs": {"a": [-1]}}', "logprobs with 'c0'"),
         ('{"response_ids": [1], "student_logprobs": [-1], "teacher_logprobs": {"c0": [-1]}}', "at least one other"),
-        ("nonsense", "line 1 is no JSON"),
-        ("{}", "holds no scored rollouts"),
+        ("nonsense", "line 1 is not valid JSON"),
+        ("{}", "contains no scored rollouts"),
     ],
 )  # fmt: skip
 def test_scored_rollouts_that_are_refused(tmp_path, line, complaint):
@@ -169,14 +169,14 @@ def test_advice_follows_the_paper_s_range(study):
     assert 0.52 <= advice.choice.retained <= 0.65
     assert f"relaxation = {advice.choice.relaxation:g}" in advice.text()
     assert {choice.probes for choice in advice.others} == {"inst", "sol"}
-    assert any("tokens are few" in caveat for caveat in advice.caveats)
+    assert any("the study has only" in caveat for caveat in advice.caveats)
     probes = analysis["relaxation"]["probes"]
     for name in ("eval", "inst"):
         probes[name]["retained"] = [0.9] * len(analysis["relaxation"]["grid"])
     assert advise(analysis).choice.probes == "sol"
-    assert any("part of what they move is knowledge" in caveat for caveat in advise(analysis).caveats)
+    assert any("part of the deviation is task knowledge" in caveat for caveat in advise(analysis).caveats)
     probes["sol"]["retained"] = probes["eval"]["retained"]
-    assert "hardly wobbles" in advise(analysis).reasons[0]
+    assert "self-deviation under these probes is small" in advise(analysis).reasons[0]
     for curve in probes.values():
         curve["retained"] = [0.1] * len(curve["retained"])
     assert "only 10%" in advise(analysis).reasons[0]
@@ -209,5 +209,5 @@ def test_two_studies_side_by_side(study, tmp_path):
     assert html.count('<div class="plot">') == 12
     assert "study, τ = 0.01" in html
     assert "other, τ = 0.1" in html
-    with pytest.raises(ConfigError, match=r"no threshold 0.5 in this analysis, it has 0.01, 0.05, 0.1"):
+    with pytest.raises(ConfigError, match=r"has no threshold 0.5, only 0.01, 0.05, 0.1"):
         write_comparison(study.directory, other.directory, (0.5,))

@@ -1,1 +1,1 @@
-"""Numbers of the study of teacher self-deviation (TSD)."""
+"""Statistics of the teacher self-deviation (TSD) study."""

@@ -1,8 +1,8 @@
-"""The study's numbers as sums over tokens: two sets of sums add up to the sums of both, exactly and in any order.
+"""Statistics of the study as sums over tokens. Merging partial sums is exact and independent of their order.
 
-D(c) = lT(c) - lT;  S(c) = {t: |D(c)| > tau};  a group's set is the union over its contexts. Of a group of two, with D+
-and D-: overlap = |S+ & S-| / |S+ u S-|, agreement = share of S+ & S- with D+ D- > 0, and the shared deviation ratio
-SDR = sum|M| / sum(|M| + |D|) over S+ & S-, with M = (D+ + D-)/2 and D = (D+ - D-)/2, where |M| + |D| = max(|D+|, |D-|).
+D(c) = lT(c) - lT;  S(c) = {t: |D(c)| > tau};  the set of a group is the union over its contexts. For a group of two,
+with D+ and D-: overlap = |S+ & S-| / |S+ u S-|, agreement = share of S+ & S- with D+ D- > 0, and the shared deviation
+ratio SDR = sum|M| / sum(|M| + |D|) over S+ & S-, with M = (D+ + D-)/2, D = (D+ - D-)/2, |M| + |D| = max(|D+|, |D-|).
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,20 +16,22 @@ TAUS = (0.01, 0.05, 0.10)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What is measured: the contexts besides c0, the thresholds, the groups and the sets of probes."""
+class StudyPlan:
+    """What to measure: the contexts except c0, the thresholds, the groups and the sets of probes."""
 
     contexts: tuple[str, ...]
     taus: tuple[float, ...]
     """Ascending."""
     groups: Mapping[str, tuple[int, ...]]
-    """Name -> places of its contexts; of a group of two, + first."""
+    """Name -> indices of its contexts; in a group of two, the positive context is first."""
     probe_sets: Mapping[str, tuple[int, ...]]
-    """What Cal-OPD could be run with: every group, and unions that were asked for."""
+    """Sets of probes to evaluate Cal-OPD with: every group, and the requested unions of groups."""
 
     @classmethod
-    def of(cls, contexts: Sequence[str], taus: Sequence[float] = TAUS, unions: Sequence[Sequence[str]] = ()) -> "Plan":
-        """`inst+` and `inst-` are the group `inst`; a context without a sign, or without its other half, is a group."""
+    def of(
+        cls, contexts: Sequence[str], taus: Sequence[float] = TAUS, unions: Sequence[Sequence[str]] = ()
+    ) -> "StudyPlan":
+        """Plan for these contexts: `inst+` and `inst-` form the group `inst`; any other context is its own group."""
         groups: dict[str, list[int]] = {}
         for place, name in enumerate(contexts):
             groups.setdefault(name.rstrip("+-"), []).append(place)
@@ -52,13 +54,13 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class TokenColumns:
-    """Some response tokens of a study, float32 [T]."""
+    """Response tokens of a study: ids int32 [T], log-probabilities float32 [T]."""
 
     ids: np.ndarray
     student: np.ndarray
     base: np.ndarray
     probes: Sequence[np.ndarray]
-    """[T] each, in the order of the plan's contexts."""
+    """One [T] array per context, in the order of the plan."""
 
     @classmethod
     def joined(cls, parts: Sequence["TokenColumns"]) -> "TokenColumns":
@@ -75,13 +77,13 @@ class TokenColumns:
 class StudySums:
     """Counts and sums over tokens; K thresholds, C contexts, G groups, V token ids."""
 
-    def __init__(self, plan: Plan, vocabulary_size: int) -> None:
+    def __init__(self, plan: StudyPlan, vocabulary_size: int) -> None:
         contexts, groups, taus = len(plan.contexts), len(plan.groups), len(plan.taus)
         self.plan = plan
         self.tokens = 0
         self.significant_CK = np.zeros((contexts, taus), np.int64)
         self.both_GGK = np.zeros((groups, groups, taus), np.int64)
-        """|S_i & S_j| of the unions; the diagonal is |S_i|."""
+        """|S_i & S_j| of two groups; the diagonal is |S_i|."""
         self.joint_GK = np.zeros((groups, taus), np.int64)
         """|S+ & S-|; zero for a group of one."""
         self.agreeing_GK = np.zeros((groups, taus), np.int64)
@@ -91,7 +93,7 @@ class StudySums:
         """sum max(|D+|, |D-|) over S+ & S-, in 2^-20 nats."""
         self.count_V = np.zeros(vocabulary_size, np.int64)
         self.form_count_CVK = np.zeros((contexts, vocabulary_size, taus), np.int64)
-        """Occurrences of each token id by the last threshold that |D| exceeds."""
+        """Occurrences of each token id, by the largest threshold that |D| exceeds."""
         self.form_size_CVK = np.zeros((contexts, vocabulary_size, taus))
         """sum|D| over these, in 2^-20 nats."""
         self.relaxation = {name: RelaxationSums() for name in plan.probe_sets}
@@ -110,7 +112,7 @@ class StudySums:
         self._add_relaxation(tokens.base - tokens.student, deviations)
 
     def _add_sets(self, sizes: list[np.ndarray]) -> None:
-        """Sets as bitmaps: a union or an intersection takes one operation for eight tokens."""
+        """Count sets and intersections on bitmaps: one operation handles eight tokens."""
         for k, tau in enumerate(self.plan.taus):
             bits = [np.packbits(size > tau) for size in sizes]
             self.significant_CK[:, k] += [_count(part) for part in bits]
@@ -121,7 +123,7 @@ class StudySums:
                     self.both_GGK[j, i, k] += count if i != j else 0
 
     def _add_pair(self, group: int, first: np.ndarray, second: np.ndarray, one: np.ndarray, other: np.ndarray) -> None:
-        """Overlap, agreement and shared deviation: tokens by the number of thresholds that both D+ and D- exceed."""
+        """Sums for overlap, agreement and SDR, binned by the number of thresholds that both D+ and D- exceed."""
         joint = np.flatnonzero(np.minimum(one, other) > self.plan.taus[0])
         first, second, one, other = (values.take(joint) for values in (first, second, one, other))
         level = self._level(np.minimum(one, other))
@@ -136,7 +138,7 @@ class StudySums:
             sums[group] += _and_above(by_level).astype(sums.dtype)
 
     def _add_forms(self, ids: np.ndarray, sizes: list[np.ndarray]) -> None:
-        """By token id and last threshold exceeded."""
+        """Count tokens and sum |D| by token id and largest threshold exceeded."""
         self.count_V += np.bincount(ids, minlength=len(self.count_V))
         taus = len(self.plan.taus)
         for place, size in enumerate(sizes):
@@ -147,7 +149,7 @@ class StudySums:
                 sums[place] += np.bincount(key, weights, sums[place].size).reshape(-1, taus)
 
     def _add_relaxation(self, gap: np.ndarray, deviations: list[np.ndarray]) -> None:
-        """Down counts where the teacher is above the student, up where it is below: D turned to the student's side."""
+        """Sums for the relaxation curves. `towards` is D signed so that positive moves the teacher to the student."""
         size, side = np.abs(gap), np.copysign(np.float32(1), -gap)
         towards = [side * deviation for deviation in deviations]
         for name, places in self.plan.probe_sets.items():
@@ -155,7 +157,7 @@ class StudySums:
             self.relaxation[name].add(size, width)
 
     def _level(self, sizes: np.ndarray) -> np.ndarray:
-        """How many thresholds each exceeds."""
+        """Number of thresholds that each value exceeds."""
         level = (sizes > self.plan.taus[0]).view(np.int8)
         for tau in self.plan.taus[1:]:
             level += (sizes > tau).view(np.int8)
@@ -188,5 +190,5 @@ def _count(bits: np.ndarray) -> int:
 
 
 def _and_above(by_level: np.ndarray) -> np.ndarray:
-    """[..., K+1] by exact level -> [..., K] by at least that level, from the first threshold on."""
+    """[..., K+1] counts by exact level -> [..., K] counts by minimum level, from level 1 on."""
     return np.cumsum(by_level[..., :0:-1], axis=-1)[..., ::-1]

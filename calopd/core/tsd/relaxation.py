@@ -1,8 +1,8 @@
-"""What Cal-OPD would retain and zero at every relaxation of a grid, from one pass over the tokens.
+"""Retained ratio and zero-advantage ratio of Cal-OPD at every relaxation of a grid, from one pass over the tokens.
 
-With a = lT - lS and w = the deviation on the side where the student is (down if a > 0, up if a < 0),
-|A_Cal| = max(0, |a| - lam * w): a token turns zero at its own critical relaxation |a| / w. Sums of |a| and w over
-tokens, binned by that, therefore give the retained ratio and the zero-advantage ratio of the whole grid at once.
+With a = lT - lS and w = the teacher's deviation towards the student (down if a > 0, up if a < 0),
+|A_Cal| = max(0, |a| - lam * w), which reaches zero at the token's critical relaxation |a| / w. Sums of |a| and w over
+tokens, binned by critical relaxation, yield both ratios for the whole grid.
 """
 
 import numpy as np
@@ -10,26 +10,26 @@ import numpy as np
 QUARTERS = 4
 OCTAVES = 7
 GRID = np.array([2.0**e * (1 + m / QUARTERS) for e in range(OCTAVES) for m in range(QUARTERS)] + [2.0**OCTAVES])
-"""1, 1.25, 1.5, 1.75, 2, 2.5, ... 128. Its bins are the leading bits of a float32, so that finding one is a shift."""
+"""1, 1.25, 1.5, 1.75, 2, 2.5, ... 128. Bins are the leading bits of a float32, so that finding a bin is a shift."""
 _MANTISSA_SHIFT = 23 - 2
 _FIRST = 127 * QUARTERS
 RESOLUTION = np.float32(2**20)
-"""Nats are summed in whole multiples of 2^-20: such sums are exact in float64, in whatever order they are taken."""
+"""Nats are summed as integer multiples of 2^-20: such sums are exact in float64, in any order."""
 
 
 def fixed(values: np.ndarray) -> np.ndarray:
-    """Nats as whole numbers of 2^-20; float32 still, and below 16 nats as exact as that is."""
+    """Round nats to integer multiples of 2^-20; the float32 result is exact below 16 nats."""
     return np.rint(values * RESOLUTION)
 
 
 class RelaxationSums:
-    """By critical relaxation: number of tokens, sum of |a|, sum of w. Bin i holds (GRID[i-1], GRID[i]]."""
+    """Number of tokens, sum of |a| and sum of w, by critical relaxation. Bin i is (GRID[i-1], GRID[i]]."""
 
     def __init__(self) -> None:
         self.bins = np.zeros((3, len(GRID) + 1))
 
     def add(self, size: np.ndarray, width: np.ndarray) -> None:
-        """size = |a|, width = w >= 0, both float32 [T]."""
+        """Add tokens: size = |a|, width = w >= 0, both float32 [T]."""
         bins = critical_bin(size, width)
         for row, weights in enumerate((None, fixed(size), fixed(width))):
             self.bins[row] += np.bincount(bins, weights, len(GRID) + 1)
@@ -38,7 +38,7 @@ class RelaxationSums:
         self.bins += other.bins
 
     def retained(self) -> list[float]:
-        """sum|A_Cal| / sum|A_OPD| at every relaxation of the grid; 1 where teacher and student agree everywhere."""
+        """sum|A_Cal| / sum|A_OPD| at every relaxation of the grid; 1 if teacher and student agree on all tokens."""
         _, size, width = self.bins
         if not size.sum():
             return [1.0] * len(GRID)
@@ -52,15 +52,15 @@ class RelaxationSums:
 
 
 def critical_bin(size: np.ndarray, width: np.ndarray) -> np.ndarray:
-    """Bin of |a| / w, with 0/0 in the first (such a token is zero anyway) and x/0 in the last."""
+    """Bin of |a| / w; 0/0 is in the first bin (its advantage is zero anyway), x/0 in the last."""
     with np.errstate(over="ignore"):
         critical = size / np.maximum(width, np.finfo(np.float32).tiny)
-    # One less in the last bit, so that a bin holds its upper edge: at lam = |a| / w the advantage is zero.
+    # Subtract one from the last bit, so that a bin includes its upper edge: at lam = |a| / w the advantage is zero.
     bins = (critical.view(np.int32) - 1) >> _MANTISSA_SHIFT
     bins -= _FIRST - 1
     return np.clip(bins, 0, len(GRID), out=bins).astype(np.intp)
 
 
 def _from_above(values: np.ndarray) -> np.ndarray:
-    """Sum of the bins beyond each point of the grid."""
+    """Sum of the bins above each point of the grid."""
     return np.cumsum(values[:0:-1])[::-1]

@@ -1,4 +1,4 @@
-"""From sums to the study's numbers: shares, ratios, lists of forms, and what Cal-OPD would retain."""
+"""The contents of analysis.json from the sums: shares, ratios, lists of token forms, and relaxation curves."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from calopd.core.tsd.token_forms import KINDS, FormTable, kind, shared
 LIST_SIZES = (18, 24)
 """Lengths of the paper's lists of forms."""
 FORM_SHARE = 3_000
-"""The paper lists forms over 20,000 occurrences in 60 million tokens: one in so many."""
+"""The paper lists forms with more than 20,000 occurrences in 60 million tokens: 1 in 3,000."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Overview:
 
 
 def summarise(sums: StudySums, overview: Overview, table: FormTable, limit: int) -> dict[str, Any]:
-    """All numbers of analysis.json; thresholds are keys as text (`0.01`)."""
+    """The contents of analysis.json; thresholds are string keys (`0.01`)."""
     lengths = overview.lengths
     owner = np.array([KINDS.index(kind(form)) for form in table.forms], np.intp)
     return {
@@ -59,12 +59,12 @@ def _by_tau(sums: StudySums, make: Any) -> dict[str, Any]:
 
 
 def share(part: float, whole: float) -> float | None:
-    """None where there is nothing to take a share of."""
+    """part / whole, or None if whole is zero."""
     return float(part) / float(whole) if whole else None
 
 
 def prevalence(sums: StudySums, k: int) -> dict[str, Any]:
-    """|S| / tokens of every context, and of every group's union."""
+    """|S| / tokens of every context and of every group."""
     counts = {name: int(sums.significant_CK[c, k]) for c, name in enumerate(sums.plan.contexts)}
     unions = {name: int(sums.both_GGK[g, g, k]) for g, name in enumerate(sums.plan.groups)}
     return {
@@ -74,7 +74,7 @@ def prevalence(sums: StudySums, k: int) -> dict[str, Any]:
 
 
 def retention(sums: StudySums, k: int) -> dict[str, dict[str, float | None]]:
-    """Ret(i -> j) = |S_i & S_j| / |S_i| on the unions."""
+    """Ret(i -> j) = |S_i & S_j| / |S_i| for two groups."""
     both = sums.both_GGK[:, :, k]
     names = list(sums.plan.groups)
     return {one: {other: share(both[i, j], both[i, i]) for j, other in enumerate(names)} for i, one in enumerate(names)}
@@ -97,7 +97,7 @@ def consistency(sums: StudySums, k: int) -> dict[str, dict[str, float | None]]:
 
 
 def form_lists(sums: StudySums, k: int, table: FormTable, limit: int) -> dict[str, Any]:
-    """Forms of largest and smallest rho by context, and how much these lists have in common across contexts."""
+    """Forms with the largest and smallest rho by context, and the overlap of these lists across contexts."""
     frequent = table.over(limit)
     length = min(max(LIST_SIZES), len(frequent.forms) // 2)
     tops, bottoms = {}, {}
@@ -131,7 +131,7 @@ def _entry(table: FormTable, f: int, c: int, k: int) -> dict[str, Any]:
 
 
 def _means(entries: Sequence[dict[str, Any]]) -> dict[str, float | None]:
-    """Unweighted, as in the paper's last row."""
+    """Unweighted means, as in the last row of the paper's table."""
     return {key: share(sum(entry[key] for entry in entries), len(entries)) for key in ("rho", "mean")}
 
 
@@ -141,7 +141,7 @@ def _shared(lists: dict[str, list[dict[str, Any]]], size: int) -> dict[str, Any]
 
 
 def kinds(sums: StudySums, k: int, table: FormTable, owner: np.ndarray) -> dict[str, Any]:
-    """rho over all tokens of a kind, by context: is it the words that wobble, or the mathematics?"""
+    """rho over all tokens of a kind, by context: is self-deviation on words or on mathematics?"""
     out = {}
     for number, name in enumerate(KINDS):
         members = owner == number

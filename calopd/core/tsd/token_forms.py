@@ -1,4 +1,4 @@
-"""Token forms: tokenizer variants of one surface form are one (space marker stripped, lower-cased)."""
+"""Token forms: tokens with the same surface form (space marker stripped, lower case) are merged."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,17 +7,17 @@ from itertools import combinations
 import numpy as np
 
 SPACE_MARKERS = " \u0120\u2581"
-"""Blank, and how byte-level (Ġ) and sentence-piece (▁) vocabularies write it."""
+"""The space, and its byte-level (Ġ) and SentencePiece (▁) markers."""
 KINDS = ("word", "letter", "number", "symbol", "space")
 
 
 def surface_form(text: str) -> str:
-    """`ĠWait`, ` wait` and `wait` -> `wait`; what is nothing but blanks stays as it is."""
+    """`ĠWait`, ` wait` and `wait` -> `wait`; a token of spaces only is unchanged."""
     return text.lstrip(SPACE_MARKERS).lower() or text
 
 
 def kind(form: str) -> str:
-    """Whether a form is of language or of mathematics, as far as its characters tell."""
+    """Classify a form by its characters, to separate natural language from mathematics."""
     if not form.strip():
         return "space"
     if all(character.isalpha() or character in "'’-" for character in form) and any(map(str.isalpha, form)):
@@ -27,14 +27,14 @@ def kind(form: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FormTable:
-    """Forms with what the study found of them: F forms, C contexts, K thresholds."""
+    """Statistics of token forms: F forms, C contexts, K thresholds."""
 
     forms: list[str]
     count_F: np.ndarray
     significant_FCK: np.ndarray
     """Occurrences with |D| > tau."""
     size_FCK: np.ndarray
-    """sum|D| over these, in nats."""
+    """sum|D| over these occurrences, in nats."""
 
     @property
     def rho_FCK(self) -> np.ndarray:
@@ -46,19 +46,19 @@ class FormTable:
         return self.size_FCK / np.maximum(self.significant_FCK, 1)
 
     def over(self, limit: int) -> "FormTable":
-        """The forms that occur more often than the limit."""
+        """The forms that occur more than `limit` times."""
         kept = np.flatnonzero(self.count_F > limit)
         arrays = (values[kept] for values in (self.count_F, self.significant_FCK, self.size_FCK))
         return FormTable([self.forms[place] for place in kept], *arrays)
 
     def ranked(self, context: int, tau: int) -> list[int]:
-        """Places by rho, largest first; of equals the more frequent, then the alphabet."""
+        """Indices of the forms by rho in descending order; ties by frequency, then alphabetically."""
         rho = self.rho_FCK[:, context, tau]
         return sorted(range(len(self.forms)), key=lambda f: (-rho[f], -self.count_F[f], self.forms[f]))
 
 
 def form_table(texts: Sequence[str], count_V: np.ndarray, counts_CVK: np.ndarray, sizes_CVK: np.ndarray) -> FormTable:
-    """Token ids merged into forms; counts and sizes are by the last threshold exceeded, here they become by each."""
+    """Merge token ids into forms; counts and sizes by largest threshold exceeded become cumulative per threshold."""
     present = np.flatnonzero(count_V)
     names = [surface_form(texts[place]) for place in present]
     forms = sorted(set(names))
@@ -75,7 +75,7 @@ def form_table(texts: Sequence[str], count_V: np.ndarray, counts_CVK: np.ndarray
 
 
 def shared(lists: Mapping[str, Sequence[str]]) -> tuple[dict[str, dict[str, int]], int]:
-    """How many forms two contexts' lists have in common, for every two; and how many stand in all of them."""
+    """The number of common forms for every pair of contexts, and the number of forms common to all contexts."""
     sets = {name: set(forms) for name, forms in lists.items()}
     table = {name: {name: len(forms)} for name, forms in sets.items()}
     for one, other in combinations(sets, 2):

@@ -28,7 +28,7 @@ from calopd.models.tokenizers import load_tokenizer, stop_ids, vocabulary
 from calopd.rundir.files import append_line, read_lines, write_json
 from calopd.study.collection import SET_ASIDE, Goal, progress_file
 from calopd.study.recorded_rollouts import RecordedFile, RecordedStudy, Response, open_recorded
-from calopd.study.shards import Rollout, Scored, Study
+from calopd.study.shards import ScoredRollout, Study, StudyRollout
 from calopd.tracking.log_format import setup_logging
 from calopd.transport import auth
 from calopd.transport.teacher_client import TeacherClient
@@ -97,7 +97,7 @@ class Collector:
         self.source, self.teacher, self.prompts = source, teacher, prompts
         self._contexts = study.contexts
         self._judge = ThreadPoolExecutor(1, "answers")
-        self._buffer: list[Scored] = []
+        self._buffer: list[ScoredRollout] = []
         self._flushed = time.monotonic()
         self._rollouts = self._tokens = self._refused = 0
         self._earlier = (0, 0)
@@ -156,9 +156,9 @@ class Collector:
             text = self.prompts.decode(response.token_ids)
             correct = await loop.run_in_executor(self._judge, is_correct, text, response.problem.answer)
         problem, length = response.problem, len(response.token_ids)
-        rollout = Rollout(index, problem.id, length, problem.problem, problem.answer, correct, response.truncated)
+        rollout = StudyRollout(index, problem.id, length, problem.problem, problem.answer, correct, response.truncated)
         assert response.student_logprobs is not None
-        self._buffer.append(Scored(rollout, response.token_ids, response.student_logprobs, scores.logprobs))
+        self._buffer.append(ScoredRollout(rollout, response.token_ids, response.student_logprobs, scores.logprobs))
         self._rollouts, self._tokens = self._rollouts + 1, self._tokens + length
 
     def _flush(self) -> None:
