@@ -9,8 +9,8 @@ from calopd.evaluation import accuracy_tables
 from calopd.evaluation.paired_comparison import Comparison
 from calopd.evaluation.results import MEAN, Results
 from calopd.pages.cards import Card, percent, points, render_card
+from calopd.pages.charts import SERIES_COLOURS, base_layout
 from calopd.pages.document import document, figure_html
-from calopd.pages.report.curves import SERIES_COLOURS, base_layout
 from calopd.rundir.files import write_text
 
 SHOWN_PROBLEMS = 40

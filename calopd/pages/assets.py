@@ -30,7 +30,7 @@ border-radius:6px}
 .card .value{font-size:23px;font-weight:600;color:var(--ink);line-height:1.35;font-variant-numeric:tabular-nums}
 .charts{display:grid;grid-template-columns:repeat(2,minmax(0,1fr));gap:14px}
 figure{padding:14px 14px 8px;min-width:0;display:flex;flex-direction:column}
-figure:only-child{grid-column:1/-1}
+figure:last-child:nth-child(odd){grid-column:1/-1}
 figcaption p{color:var(--soft);font-size:13px;line-height:1.4}
 figcaption{flex:1}
 .plot{margin-top:6px}
@@ -129,7 +129,9 @@ function draw() {
     const {data, layout} = coloured(figure, css);
     // By default plotly.js offers to upload the chart; a run's numbers stay in the page.
     Plotly.react(plot, data, layout, {responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: "",
-      modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d", "toImage"],
+      modeBarButtonsToRemove: [
+        "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "lasso2d", "select2d", "autoScale2d", "toImage"
+      ],
       modeBarButtonsToAdd: ["png", "svg"].map(exported)});
   }
 }

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from calopd.pages.report.curves import SERIES_COLOURS, base_layout
+from calopd.pages.charts import SERIES_COLOURS, base_layout
 from calopd.study.advise import HIGH, LOW
 
 Figure = dict[str, Any]

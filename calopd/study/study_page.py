@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from calopd.pages.document import document, figure_html, script_json
-from calopd.pages.report.trajectories import AGREEMENT, DEVIATION_BANDS, KEPT_SHARES, deviation_legend, kept_legend
+from calopd.pages.token_view import AGREEMENT, DEVIATION_BANDS, KEPT_SHARES, deviation_legend, kept_legend
 from calopd.rundir.files import write_text
 from calopd.study import figures
 from calopd.study.advise import HIGH, LOW, advise

@@ -2,6 +2,7 @@
 
 import json
 import re
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import pytest
 import tomli_w
 
 from calopd.pages.report import write_report
-from calopd.pages.report.curves import PAPER_LABEL, groups
-from calopd.pages.report.trajectories import deviation_class, kept_class, visible
+from calopd.core import step_metrics
+from calopd.core.step_metrics import METRICS, PROBE
+from calopd.pages.report.curves import PAPER_LABEL
+from calopd.pages.token_view import deviation_class, kept_class, visible
 
 CONFIG: dict[str, dict[str, Any]] = {
     "run": {"name": "tiny", "steps": 3},
@@ -19,31 +22,9 @@ CONFIG: dict[str, dict[str, Any]] = {
     "method": {"name": "cal_opd", "relaxation": 5.0, "probes": ["eval"]},
     "rollout": {"engine": "torch"},
 }
-METRICS = [
-    "retained_ratio",
-    "zero_ratio",
-    "region_width",
-    "deviation_eval+",
-    "deviation_eval-",
-    "accuracy",
-    "response_length_mean",
-    "response_length_p50",
-    "response_length_p95",
-    "entropy",
-    "top16_token_overlap",
-    "top16_mass_overlap",
-    "loss",
-    "grad_norm",
-    "lr",
-    "logprob_mismatch",
-    "seconds",
-    "seconds_rollout",
-    "seconds_teacher",
-    "seconds_learner",
-    "seconds_idle",
-    "tickets_used",
-    "tickets_missing",
-]
+PROBES = ("eval+", "eval-")
+KEYS = [key.replace(PROBE, probe) for key in (m.key for m in METRICS) for probe in (PROBES if PROBE in key else ("",))]
+"""The keys of a line of metrics.jsonl."""
 SUMMARY = {
     "method": "cal_opd", "sampler": "torch 2", "accuracy_before": 0.4, "accuracy_after": 0.55,
     "gain_interval_95": [0.1, 0.2], "evaluation_problems": 1000, "retained_ratio": 0.6, "zero_ratio": 0.3,
@@ -71,7 +52,7 @@ def make_run(
 ) -> Path:
     run_dir.mkdir(exist_ok=True)
     (run_dir / "config.toml").write_text(tomli_w.dumps(config))
-    rows = [{"step": s} | {name: metric(s, place) for place, name in enumerate(METRICS)} for s in range(steps)]
+    rows = [{name: metric(s, place) for place, name in enumerate(KEYS)} | {"step": s} for s in range(steps)]
     (run_dir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     if summary is not None:
         (run_dir / "summary.json").write_text(json.dumps(summary))
@@ -90,14 +71,31 @@ def drawn(page: str) -> list[dict[str, Any]]:
     return [trace for figure in figures for trace in json.loads(figure)["data"]]
 
 
-def test_every_curve_has_its_data(tmp_path: Path) -> None:
+def test_every_metric_is_drawn_once(tmp_path: Path) -> None:
     page = page_of(make_run(tmp_path, summary=SUMMARY, trajectories=(TRAJECTORY,)))
-    curves = [trace["y"] for trace in drawn(page)]
-    for place, name in enumerate(METRICS):
-        if not name.startswith("tickets"):
-            assert [metric(step, place) for step in range(3)] in curves, name
-    assert "not measured" not in page
+    curves = {trace["meta"]: trace["y"] for trace in drawn(page)}
+    expected = {name: [metric(step, place) for step in range(3)] for place, name in enumerate(KEYS)}
+    assert curves == expected | {"step": [0, 1, 2]}
+    assert len(drawn(page)) == len(KEYS)
+    assert "Not measured" not in page
     assert page.count(PAPER_LABEL) == 2
+
+
+def test_charts_come_in_the_order_of_their_groups(tmp_path: Path) -> None:
+    page = page_of(make_run(tmp_path))
+    titles = [chart.title for charts in step_metrics.charts().values() for chart in charts]
+    places = [page.index(f"<h3>{escape(title)}</h3>") for title in titles]
+    assert places == sorted(places)
+    assert titles[0] == "Retained discrepancy"
+
+
+def test_metrics_of_one_chart_share_a_unit() -> None:
+    """One axis has one format."""
+    bare = {"count": "", "": ""}
+    for charts in step_metrics.charts().values():
+        for chart, metrics in charts.items():
+            assert len({bare.get(m.unit, m.unit) for m in metrics}) == 1, chart.title
+            assert len(metrics) == 1 or all(m.label for m in metrics), chart.title
 
 
 def test_header_tells_the_gain_with_its_interval(tmp_path: Path) -> None:
@@ -120,7 +118,7 @@ def test_tokens_and_names_are_escaped(tmp_path: Path) -> None:
 def test_tooltip_holds_the_numbers_of_the_token(tmp_path: Path) -> None:
     page = page_of(make_run(tmp_path, trajectories=(TRAJECTORY,)))
     assert "lS -2.000   lT -1.000\nD(eval+) +0.500   D(eval-) -0.100\n[L, U] = [-1.500, 1.500]" in page
-    assert "A_OPD +1.000   A kept +0.500" in page
+    assert "A_OPD +1.000   A +0.500" in page
 
 
 def test_nothing_is_loaded_from_elsewhere(tmp_path: Path) -> None:
@@ -134,7 +132,7 @@ def test_nothing_is_loaded_from_elsewhere(tmp_path: Path) -> None:
 def test_unfinished_run_says_so(tmp_path: Path) -> None:
     page = page_of(make_run(tmp_path, steps=2))
     assert "Unfinished run: 2 of 3 steps are recorded" in page
-    assert len(drawn(page)) == 21
+    assert len(drawn(page)) == len(KEYS)
 
 
 def test_run_without_steps(tmp_path: Path) -> None:
@@ -157,8 +155,10 @@ def test_missing_values_are_gaps(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [{"step": 0, "entropy": 0.5, "loss": None}, {"step": 1, "entropy": None, "loss": None}]
     (run_dir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     page = page_of(run_dir)
-    assert [trace["y"] for trace in drawn(page)] == [[0.5, None]]
-    assert page.count("not measured in this run") == sum(len(group.charts) for group in groups(rows, "cal_opd")) - 1
+    assert {trace["meta"]: trace["y"] for trace in drawn(page)} == {"step": [0, 1], "entropy": [0.5, None]}
+    (absent,) = re.findall("Not measured in this run: (.*)[.]</p>", page)
+    assert "Forward KL" in absent
+    assert "Entropy" not in absent
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,18 @@
-"""The curve of the policies that were evaluated while the run went on."""
+"""The curve of the policies that were evaluated during the run."""
 
+from typing import Any
+
+from calopd.pages.charts import STEP_HEIGHT, line_trace, step_layout
 from calopd.pages.document import figure_html
-from calopd.pages.report.curves import PERCENT, Chart, Rows, chart_layout
+from calopd.pages.report.curves import Rows
 
 
 def render_evaluations(evaluations: Rows) -> str:
-    """Held-out accuracy by policy, with the 95 % interval over problems; nothing where none was evaluated."""
+    """Held-out accuracy by policy, with the 95 % interval over problems; empty if no policy was evaluated."""
     if not evaluations:
         return ""
-    chart = Chart("Held-out accuracy", "", (), tick_format=PERCENT, hover_format=".1%")
     bounds = [row["interval_95"] or (row["accuracy"], row["accuracy"]) for row in evaluations]
-    trace = {
-        "type": "scatter",
+    trace: dict[str, Any] = line_trace("--series-1", single=False) | {
         "mode": "lines+markers",
         "name": "held-out accuracy",
         "x": [row["policy_version"] for row in evaluations],
@@ -24,15 +25,12 @@ def render_evaluations(evaluations: Rows) -> str:
             "thickness": 1,
             "color": "--series-1",
         },
-        "line": {"color": "--series-1", "width": 2},
-        "marker": {"color": "--series-1", "size": 7},
     }
-    layout = chart_layout(chart)
-    layout["xaxis"] |= {"title": {"text": "policy (optimizer steps done)", "standoff": 6, "font": {"size": 12}}}
+    layout = step_layout("ratio", x_title="policy")
     newest = evaluations[-1]
     note = (
-        f"{newest['problems']:,} held-out problems, {newest['samples']} response(s) each, answered by idle replicas; "
-        "bars are 95 % intervals over problems."
+        f"{newest['problems']:,} held-out problems, {newest['samples']} response(s) each, by the policy after that "
+        "many optimizer steps; bars are 95 % intervals over problems."
     )
-    figure = figure_html(chart.title, note, {"data": [trace], "layout": layout})
+    figure = figure_html("Held-out accuracy", note, {"data": [trace], "layout": layout}, height=STEP_HEIGHT)
     return f'<section><h2>Evaluation</h2><div class="charts">{figure}</div></section>\n'

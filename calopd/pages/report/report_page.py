@@ -1,4 +1,4 @@
-"""The page around the curves and the trajectories: what the run was, what it came to, how it was configured."""
+"""The report page: header with the results, curves, trajectories and configuration."""
 
 from dataclasses import dataclass, field
 from html import escape
@@ -6,7 +6,7 @@ from typing import Any
 
 from calopd.pages.cards import Card, percent, points, render_card
 from calopd.pages.document import document
-from calopd.pages.report.curves import render_groups
+from calopd.pages.report.curves import render_curves
 from calopd.pages.report.evaluation_curve import render_evaluations
 from calopd.pages.report.trajectories import render_trajectories
 
@@ -19,7 +19,7 @@ DEMO_NOTE = (
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """What a run's directory tells."""
+    """The records in a run's directory."""
 
     config: dict[str, dict[str, Any]]
     steps: list[dict[str, Any]]
@@ -59,7 +59,7 @@ def render(record: RunRecord) -> str:
 def _body(record: RunRecord) -> str:
     if not record.steps:
         return '<p class="notice">No step has been recorded yet, so there are no curves to draw.</p>'
-    curves = render_evaluations(record.evaluations) + render_groups(record.steps, record.method)
+    curves = render_evaluations(record.evaluations) + render_curves(record.steps, record.method)
     return curves + render_trajectories(record.trajectories, float(record.setting("method", "relaxation", 5.0)))
 
 
@@ -115,7 +115,7 @@ def _accuracy_card(record: RunRecord) -> Card:
 
 
 def _ratio_card(record: RunRecord, key: str, label: str) -> Card:
-    """The mean over the steps, and where the curve began and ended."""
+    """The mean over the steps, and the first and last value."""
     values = record.values(key)
     if not values:
         return Card(label, "–", "not measured")

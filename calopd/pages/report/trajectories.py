@@ -1,10 +1,9 @@
-"""The trajectories of the report: every token coloured by the teacher's self-deviation or by what was kept of A_OPD."""
+"""The trajectories of the report: every token coloured by the teacher's self-deviation or by the retained advantage."""
 
 import json
-from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from html import escape
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -12,25 +11,22 @@ from torch import Tensor
 
 from calopd.core.calibration import Region, retained_ratio, tsd_region, zero_ratio
 from calopd.core.contexts import BASE
+from calopd.pages.token_view import deviation_class, deviation_legend, kept_class, kept_legend, visible
 
-DEVIATION_BANDS = (0.1, 0.3, 0.7, 1.5, 3.0)
-KEPT_SHARES = (1 / 3, 2 / 3, 0.999)
-AGREEMENT = 0.01
-"""Where both |A_OPD| and |A kept| are this small, student and teacher agree and the token stays plain."""
 SHOWN_TOKENS = 2_000
 """Tokens of one response on the page: a response of 16k tokens would make it too heavy to open."""
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What the page knows of each token of one trajectory; float64 [T]."""
+    """Values of each token of one trajectory; float64 [T]."""
 
     student: Tensor
     teacher: Tensor
     deviations: dict[str, Tensor]
     """By probe: D(c) = lT(c) - lT."""
     region: Region | None
-    """None where the teacher was not probed."""
+    """None if the teacher was not probed."""
     kept: Tensor
 
     @property
@@ -60,45 +56,10 @@ def columns(row: dict[str, Any], relaxation: float) -> Columns:
     )
 
 
-def deviation_class(deviation: float) -> str:
-    """`down1`..`down5` or `up1`..`up5` by the band of |D|; nothing within the first bound."""
-    level = bisect_left(DEVIATION_BANDS, abs(deviation))
-    return f"{'down' if deviation < 0 else 'up'}{level}" if level else ""
-
-
-def kept_class(kept: float, raw: float) -> str:
-    """`removed`, or `less1`..`less4` / `more1`..`more4` by |A kept| / |A_OPD| and the sign of what was kept."""
-    if max(abs(kept), abs(raw)) <= AGREEMENT:
-        return ""
-    if kept == 0:
-        return "removed"
-    share = abs(kept) / abs(raw) if raw else 1.0
-    return f"{'less' if kept < 0 else 'more'}{1 + bisect_right(KEPT_SHARES, share)}"
-
-
-def visible(token: str) -> str:
-    """The token as HTML: what would not be seen gets a faint sign, line breaks also break the line."""
-    if not token:
-        return '<i class="ws">∅</i>'
-    if token.strip(" ") == "":
-        return f'<i class="ws">{"·" * len(token)}</i>'
-    return "".join(_visible_character(character) for character in token)
-
-
-def _visible_character(character: str) -> str:
-    if character == "\n":
-        return '<i class="ws">↵</i>\n'
-    if character == "\t":
-        return '<i class="ws">⇥</i>\t'
-    if ord(character) < 0x20:
-        return f'<i class="ws">{chr(0x2400 + ord(character))}</i>'
-    return escape(character)
-
-
 def render_trajectories(rows: list[dict[str, Any]], relaxation: float) -> str:
-    """The section of the page with the trajectories of the steps that were kept."""
+    """The section of the page with the recorded trajectories."""
     if not rows:
-        return '<section id="trajectories"><h2>Trajectories</h2><p class="absent">none were kept</p></section>\n'
+        return '<section id="trajectories"><h2>Trajectories</h2><p class="absent">none recorded</p></section>\n'
     by_step = groupby(rows, key=lambda row: int(row["step"]))
     blocks = "".join(
         f"<h3>Step {step}</h3>{''.join(_render_trajectory(row, relaxation) for row in group)}"
@@ -148,13 +109,13 @@ def _tooltip(token: str, known: Columns, t: int) -> str:
     if known.region is not None:
         lines.append("   ".join(f"D({name}) {values[t].item():+.3f}" for name, values in known.deviations.items()))
         lines.append(f"[L, U] = [{known.region.lower[t].item():.3f}, {known.region.upper[t].item():.3f}]")
-    lines.append(f"A_OPD {known.raw[t].item():+.3f}   A kept {known.kept[t].item():+.3f}")
+    lines.append(f"A_OPD {known.raw[t].item():+.3f}   A {known.kept[t].item():+.3f}")
     return "\n".join(lines)
 
 
 def _toolbar(view: str, probed: bool) -> str:
     """The switch between the two colourings, and the legend of the one that is on."""
-    labels = {"deviation": "Teacher's self-deviation", "kept": "What was kept of the advantage"}
+    labels = {"deviation": "Teacher's self-deviation", "kept": "Retained advantage"}
     buttons = "".join(
         f'<button type="button" data-show="{name}" aria-pressed="{str(name == view).lower()}"'
         f"{'' if probed or name == 'kept' else ' disabled'}>{label}</button>"
@@ -163,27 +124,5 @@ def _toolbar(view: str, probed: bool) -> str:
     return (
         f'<div class="toolbar"><div class="switch" role="group" aria-label="Colour the tokens by">{buttons}</div>'
         f"{deviation_legend('D of largest magnitude over the probes, in nats')}{kept_legend()}</div>"
-        '<p class="hint">Rest the pointer on a token for its numbers.</p>'
-    )
-
-
-def deviation_legend(what: str) -> str:
-    bounds = [f"{bound:g}" for bound in DEVIATION_BANDS]
-    bands = [f"{low}–{high}" for low, high in pairwise(bounds)] + [f"> {bounds[-1]}"]
-    down = "".join(f'<span class="down{level}">{bands[level - 1]}</span>' for level in range(len(bands), 0, -1))
-    up = "".join(f'<span class="up{level}">{band}</span>' for level, band in enumerate(bands, start=1))
-    return (
-        f'<div class="legend for-deviation" title="{what}">'
-        f"less likely when probed {down}<span>|D| ≤ {bounds[0]}</span>{up} more likely when probed</div>"
-    )
-
-
-def kept_legend() -> str:
-    shares = ("≤ ⅓", "≤ ⅔", "< 1", "all kept")
-    less = "".join(f'<span class="less{level}">{shares[level - 1]}</span>' for level in range(len(shares), 0, -1))
-    more = "".join(f'<span class="more{level}">{share}</span>' for level, share in enumerate(shares, start=1))
-    return (
-        f'<div class="legend for-kept" title="|A kept| / |A_OPD|">− make less likely {less}'
-        f'<span class="removed">removed</span>'
-        f"{more} make more likely + <span>plain: |A| ≤ {AGREEMENT:g}</span></div>"
+        '<p class="hint">Hover over a token for its values.</p>'
     )
