@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import tomli_w
 
-from calopd.pages.report import write_report
 from calopd.core import step_metrics
 from calopd.core.step_metrics import METRICS, PROBE
+from calopd.pages.report import write_report
 from calopd.pages.report.curves import PAPER_LABEL
 from calopd.pages.token_view import deviation_class, kept_class, visible
 
