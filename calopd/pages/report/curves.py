@@ -76,9 +76,7 @@ def render_curves(rows: Rows, method: str) -> str:
             if drawn is None:
                 absent.append(chart.title)
             else:
-                cards += figure_html(
-                    chart.title, chart.note or f"{metrics[0].meaning}.", drawn, height=STEP_HEIGHT
-                )
+                cards += figure_html(chart.title, chart.note or f"{metrics[0].meaning}.", drawn, height=STEP_HEIGHT)
         if cards:
             sections += f'<section><h2>{escape(group)}</h2><div class="charts">{cards}</div></section>\n'
     if absent:
