@@ -1,1 +1,1 @@
-"""Accuracy that one can trust: seeded samples of a model, checked, counted, compared with intervals."""
+"""Evaluation of models on benchmarks: seeded samples, checked answers, paired comparisons with intervals."""

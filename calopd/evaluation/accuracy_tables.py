@@ -7,7 +7,7 @@ from collections.abc import Callable
 from rich.table import Table
 
 from calopd.core.statistics import Difference, Estimate
-from calopd.evaluation.paired_comparison import Comparison, Row
+from calopd.evaluation.paired_comparison import Comparison, ComparisonRow
 from calopd.evaluation.results import MEAN, Results, Summary
 
 
@@ -39,11 +39,11 @@ SUMMARY: dict[str, Callable[[Summary], str]] = {
     "length": lambda row: f"{row.length:,.0f}",
     "truncated": lambda row: f"{percent(row.truncated)} %",
 }
-"""Column -> what it shows; n is put in for the letter."""
+"""Column -> cell text; the n in a column name is replaced by its value."""
 
 
 def summary_table(results: Results) -> Table:
-    """What one model came to, benchmark by benchmark."""
+    """Results of one model, by benchmark."""
     table = Table(title=f"{results.label}, n = {results.n}", title_justify="left", box=None, padding=(0, 1))
     for name in SUMMARY:
         table.add_column(
@@ -71,14 +71,14 @@ def comparison_table(comparison: Comparison) -> Table:
 
 
 def difference_table(comparison: Comparison) -> Table:
-    """How sure the gains over the student are."""
-    title = f"Against {comparison.student.label}: points with 95 % interval, paired bootstrap over problems"
+    """Gains over the student with confidence intervals."""
+    title = f"Gains over {comparison.student.label}: points with 95 % interval, paired bootstrap over problems"
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1))
     for name in ("model", "benchmark", "gain", "p", ""):
         table.add_column(name, justify="left" if name in ("model", "benchmark", "") else "right")
     for row in comparison.rows[1:]:
         for column, gain in row.gains.items():
-            word = "significant" if gain.significant else "within the noise"
+            word = "significant" if gain.significant else "not significant"
             table.add_row(row.label, column_name(column), points(gain).replace("[", "\\["), p_value(gain), word)
     return table
 
@@ -95,14 +95,14 @@ def markdown(comparison: Comparison) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _markdown_cell(comparison: Comparison, row: Row, column: str) -> str:
+def _markdown_cell(comparison: Comparison, row: ComparisonRow, column: str) -> str:
     text = percent(row.values[column].value)
     text = f"**{text}**" if comparison.is_best(row, column) else text
     return f"{text} ({100 * row.gains[column].estimate.value:+.1f})" if row.role == "method" else text
 
 
 def csv_text(comparison: Comparison) -> str:
-    """A line a model and benchmark, at full precision."""
+    """One line per model and benchmark, at full precision."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(
@@ -117,7 +117,7 @@ def csv_text(comparison: Comparison) -> str:
 
 
 def latex(comparison: Comparison) -> str:
-    """The paper's main table: methods below student and teacher, the best in bold, gains as subscripts."""
+    """The layout of the paper's main table: methods below student and teacher, best in bold, gains as subscripts."""
     columns = comparison.columns
     head = " & ".join(f"\\textbf{{{_tex(column_name(c))}}}" for c in columns)
     lines = [
@@ -134,7 +134,7 @@ def latex(comparison: Comparison) -> str:
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
 
 
-def _tex_cell(comparison: Comparison, row: Row, column: str) -> str:
+def _tex_cell(comparison: Comparison, row: ComparisonRow, column: str) -> str:
     text = percent(row.values[column].value)
     if row.role != "method":
         return text

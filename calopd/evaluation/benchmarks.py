@@ -1,4 +1,4 @@
-"""Benchmarks: the paper's six by name from the hub, or any JSONL {id, problem, answer}."""
+"""Benchmarks: the six of the paper, downloaded by name, or any JSONL file of {id, problem, answer}."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ class Benchmark:
 
     @property
     def sha256(self) -> str:
-        """Of ids, problems and answers: two results are of one benchmark where these agree."""
+        """Digest of ids, problems and answers; equal for results on the same benchmark."""
         rows = [[p.id, p.problem, p.answer] for p in self.problems]
         return hashlib.sha256(json.dumps(rows, ensure_ascii=False).encode()).hexdigest()
 
@@ -33,11 +33,11 @@ HUB = {
     "hmmt26": ("HMMT26", "MathArena/hmmt_feb_2026"),
     "math500": ("MATH500", "HuggingFaceH4/MATH-500"),
 }
-"""Name on the command line -> the paper's name, and the data set on the hub."""
+"""Name on the command line -> name in the paper, and data set on the hub."""
 
 
 def load_benchmark(source: str, limit: int | None = None) -> Benchmark:
-    """A benchmark by its name, or a file; with a limit, its first problems."""
+    """Load a benchmark by its name or from a file; `limit` keeps only the first problems."""
     path = Path(source)
     if path.is_file():
         name, problems = path.stem, load_problems(path)
@@ -45,13 +45,11 @@ def load_benchmark(source: str, limit: int | None = None) -> Benchmark:
         name, repository = HUB[source]
         problems = _download(source, repository)
     elif path.suffix or "/" in source:
-        raise ConfigError(
-            f"no benchmark at {source}: expected a JSONL file with a line {{id, problem, answer}} a problem"
-        )
+        raise ConfigError(f"no benchmark at {source}: expected a JSONL file with one {{id, problem, answer}} per line")
     else:
         raise ConfigError(
-            f"unknown benchmark {source!r}{nearest(source, HUB)}: there are {', '.join(HUB)}, and files of lines "
-            "{id, problem, answer}"
+            f"unknown benchmark {source!r}{nearest(source, HUB)}: expected one of {', '.join(HUB)}, or a JSONL file "
+            "with one {id, problem, answer} per line"
         )
     return Benchmark(name, source, tuple(problems[:limit]))
 
@@ -61,18 +59,18 @@ def _download(source: str, repository: str) -> list[Problem]:
         rows = list(read_hub(repository))
     except ConfigError as error:
         raise ConfigError(
-            f"{error}. Offline, give a file instead: --benchmark {source}.jsonl, with a line "
-            '{"id": …, "problem": …, "answer": …} a problem'
+            f"{error}. If you are offline, give a file instead: --benchmark {source}.jsonl, with one "
+            '{"id": …, "problem": …, "answer": …} per line'
         ) from None
     return [Problem(f"{source}-{number:03d}", row.problem, row.answer) for number, row in enumerate(rows)]
 
 
 def load_benchmarks(sources: str, limit: int | None = None) -> list[Benchmark]:
-    """The benchmarks of a list with commas; two of one name are refused."""
+    """Load the benchmarks of a comma-separated list; duplicate names are an error."""
     found: dict[str, Benchmark] = {}
     for source in filter(None, (part.strip() for part in sources.split(","))):
         benchmark = load_benchmark(source, limit)
         if benchmark.name in found:
-            raise ConfigError(f"two benchmarks are called {benchmark.name!r}: rename one of the files")
+            raise ConfigError(f"two benchmarks are named {benchmark.name!r}: rename one of the files")
         found[benchmark.name] = benchmark
     return list(found.values())

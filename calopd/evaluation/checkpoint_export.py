@@ -1,4 +1,4 @@
-"""The student of a checkpoint as plain safetensors, for checkpoints whose policy is gone."""
+"""Export of the student in a checkpoint to safetensors, for checkpoints without a published policy."""
 
 import tomllib
 from pathlib import Path
@@ -29,7 +29,7 @@ def export_checkpoint(checkpoint: Path, target: Path) -> Path:
         weights = merge_adapters(weights, learner["lora_alpha"] / learner["lora_rank"])
     head, embedding = weights.get("lm_head.weight"), weights["model.embed_tokens.weight"]
     if head is not None and torch.equal(head, embedding):
-        del weights["lm_head.weight"]  # tied: a policy does not carry it twice
+        del weights["lm_head.weight"]  # tied to the embedding: a policy stores it once
     target.mkdir(parents=True, exist_ok=True)
     save_file(weights, target / WEIGHTS, metadata={"format": "pt"})
     return target

@@ -1,4 +1,4 @@
-"""Which weights a MODEL on the command line means: a model directory or hub id, a run, a policy, a checkpoint."""
+"""Resolution of a MODEL argument: a model directory, hub id, run, policy or checkpoint."""
 
 import re
 import tomllib
@@ -17,11 +17,11 @@ FORMS = (
 class Model:
     label: str
     path: str
-    """Model directory or hub id: configuration, tokenizer, and the weights where `weights` is None."""
+    """Model directory or hub id: configuration and tokenizer, and the weights if `weights` is None."""
     weights: Path | None = None
-    """A directory with model.safetensors that goes over those of `path`, or a checkpoint."""
+    """A directory whose model.safetensors replaces the weights of `path`, or a checkpoint."""
     version: int | None = None
-    """Optimizer steps behind these weights, for those of a run."""
+    """Number of optimizer steps, for the weights of a run."""
 
     @property
     def is_checkpoint(self) -> bool:
@@ -29,7 +29,7 @@ class Model:
 
 
 def resolve(text: str) -> Model:
-    """The model of `[LABEL=]MODEL`."""
+    """Resolve `[LABEL=]MODEL` to a model."""
     label, equals, place = text.partition("=")
     if not equals or not re.fullmatch(r"[\w.+-]+", label):
         label, place = "", text
@@ -38,7 +38,7 @@ def resolve(text: str) -> Model:
     if (path / "config.toml").is_file():
         model = _of_run(path, int(version) if version else None)
     elif version:
-        raise ConfigError(f"{text}: @{version} names a policy of a run, but {place} is no run directory")
+        raise ConfigError(f"{text}: @{version} names a policy of a run, but {place} is not a run directory")
     elif path.parent.name in ("policies", "checkpoints") and path.name.isdigit():
         model = _of_run(path.parent.parent, int(path.name), kind=path.parent.name)
     elif (path / "config.json").is_file():
@@ -46,7 +46,7 @@ def resolve(text: str) -> Model:
     elif not path.exists() and place.count("/") == 1 and not place.startswith((".", "/", "~")):
         model = Model(place.rpartition("/")[2], place)
     else:
-        raise ConfigError(f"{place}: no model there; expected {FORMS}")
+        raise ConfigError(f"no model at {place}: expected {FORMS}")
     return Model(label or model.label, model.path, model.weights, model.version)
 
 
@@ -55,7 +55,7 @@ def _of_run(run_dir: Path, version: int | None, kind: str = "") -> Model:
         config = tomllib.loads((run_dir / "config.toml").read_text(encoding="utf-8"))
         student, run = config["student"]["path"], config.get("run", {})
     except (OSError, KeyError):
-        raise ConfigError(f"{run_dir} has no config.toml of a run that would name its student") from None
+        raise ConfigError(f"{run_dir} has no config.toml with student.path: expected a run directory") from None
     name = run_dir.resolve().name
     published = Path(run["policies"]) / run["name"] if run.get("policies") else run_dir / "policies"
     policies = _versions(published, MANIFEST)
@@ -69,8 +69,8 @@ def _of_run(run_dir: Path, version: int | None, kind: str = "") -> Model:
         return Model(f"{name}@{wanted}", student, run_dir / "checkpoints" / f"{wanted:06d}", wanted)
     there = sorted({*policies, *checkpoints})
     raise ConfigError(
-        f"{run_dir} holds no policy or checkpoint {'' if wanted is None else wanted}: "
-        + (f"there are {', '.join(map(str, there))}" if there else "nothing has been published yet")
+        f"{run_dir} has no policy or checkpoint {'' if wanted is None else wanted}: "
+        + (f"available are {', '.join(map(str, there))}" if there else "the run has not published any yet")
     )
 
 

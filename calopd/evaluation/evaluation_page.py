@@ -1,4 +1,4 @@
-"""evaluation.html: the tables, a bar for every problem, and the responses behind them."""
+"""evaluation.html: result tables, accuracy by problem, and responses."""
 
 from collections.abc import Sequence
 from html import escape
@@ -14,10 +14,10 @@ from calopd.pages.document import document, figure_html
 from calopd.rundir.files import write_text
 
 SHOWN_PROBLEMS = 40
-"""Problems of a benchmark whose responses are on the page; results.json has all."""
+"""Problems per benchmark whose responses are shown; results.json contains all."""
 SHOWN_RESPONSES = 4
 HEAD, TAIL = 1_500, 2_500
-"""Characters of a long response: how it begins, and how it comes to its answer."""
+"""Characters shown from the beginning and the end of a long response."""
 
 
 def write_page(target: Path, results: Sequence[Results], comparison: Comparison | None) -> Path:
@@ -30,7 +30,7 @@ def write_page(target: Path, results: Sequence[Results], comparison: Comparison 
 def _header(results: Sequence[Results], comparison: Comparison | None) -> str:
     first = results[0].settings
     about = {
-        "samples a problem": first["n"],
+        "samples per problem": first["n"],
         "temperature": first["temperature"],
         "top-p": first["top_p"],
         "response limit": f"{first['max_tokens']:,}",
@@ -60,7 +60,7 @@ def _cards(results: Sequence[Results], comparison: Comparison | None) -> list[Ca
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], strong: Sequence[bool] = ()) -> str:
-    """A table of cells that are HTML already; the first column names the row."""
+    """A table; cells are HTML, and the first cell of a row is its header."""
     body = ""
     for number, cells in enumerate(rows):
         mark = ' class="strong"' if number < len(strong) and strong[number] else ""
@@ -74,10 +74,10 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], strong: Sequence[
 def _tables(results: Sequence[Results], comparison: Comparison | None) -> str:
     parts = []
     if comparison:
-        parts.append("<section><h2>Side by side</h2>" + _comparison(comparison) + "</section>")
+        parts.append("<section><h2>Comparison</h2>" + _comparison(comparison) + "</section>")
         parts.append(
             f"<section><h2>Gains over {escape(comparison.student.label)}</h2>"
-            "<p class='hint'>Percentage points; 95 % interval and p of the paired bootstrap over problems.</p>"
+            "<p class='hint'>Percentage points, with 95 % interval and p-value of a paired bootstrap over problems.</p>"
             + _gains(comparison)
             + "</section>"
         )
@@ -85,7 +85,7 @@ def _tables(results: Sequence[Results], comparison: Comparison | None) -> str:
     head = ["model", *(name.replace("@n", f"@{results[0].n}") for name in accuracy_tables.SUMMARY)]
     cells = [[escape(label), *(escape(show(row)) for show in accuracy_tables.SUMMARY.values())] for label, row in rows]
     table = _table(head, cells, [row.name == MEAN for _, row in rows])
-    return "".join([*parts, f"<section><h2>Benchmark by benchmark</h2>{table}</section>"])
+    return "".join([*parts, f"<section><h2>Results by benchmark</h2>{table}</section>"])
 
 
 def _comparison(comparison: Comparison) -> str:
@@ -105,7 +105,7 @@ def _gains(comparison: Comparison) -> str:
             escape(accuracy_tables.column_name(column)),
             accuracy_tables.points(gain),
             accuracy_tables.p_value(gain),
-            "significant" if gain.significant else "within the noise",
+            "significant" if gain.significant else "not significant",
         ]
         for row in comparison.rows[1:]
         for column, gain in row.gains.items()
@@ -120,14 +120,15 @@ def _benchmark(name: str, results: Sequence[Results]) -> str:
     problems = {key: p for key, p in problems.items() if all(key in score for score in scores.values())}
     easiest_first = sorted(problems, key=lambda p: -sum(score[p] for score in scores.values()))
     shares = figure_html(
-        "Share of right responses, problem by problem",
-        "The problems that all models solve stand on the left. Draw a frame to look closer.",
+        "Accuracy by problem",
+        "Share of correct responses; easiest problems first. Drag to zoom in.",
         _bars(easiest_first, scores),
         height=110 + 110 * len(scores),
     )
     shown = _shown(easiest_first, scores)
     note = (
-        f"{len(shown)} of {len(problems)} problems, those first on which the models differ most; results.json has all."
+        f"{len(shown)} of {len(problems)} problems, those with the largest differences between models first; "
+        "results.json contains all."
     )
     articles = "".join(_problem(problems[p], {label: s[p] for label, s in samples.items()}) for p in shown)
     return (
@@ -160,7 +161,7 @@ def _bars(ordered: list[str], scores: dict[str, dict[str, float]]) -> dict[str, 
     axis = layout["yaxis"]
     last = f"y{len(scores) if len(scores) > 1 else ''}"
     layout["xaxis"] |= {"title": {"text": "problem", "standoff": 6}, "anchor": last}
-    # A strip of its own for each model: side by side, a bar of five hundred problems would be a hair's width.
+    # One subplot per model: with grouped bars, five hundred problems would make each bar too thin to see.
     for number in range(len(scores)):
         top = 1 - number / len(scores)
         domain = [top - 1 / len(scores) + (0.07 if len(scores) > 1 else 0), top]
@@ -178,9 +179,9 @@ def _problem(problem: dict[str, Any], by_model: dict[str, list[dict[str, Any]]])
     for label, samples in by_model.items():
         right = sum(sample["correct"] for sample in samples)
         for sample in _chosen(samples):
-            mark = '<span class="right">right</span>' if sample["correct"] else '<span class="wrong">wrong</span>'
+            mark = '<span class="right">correct</span>' if sample["correct"] else '<span class="wrong">wrong</span>'
             said = "no answer" if sample["answer"] is None else escape(sample["answer"][:80])
-            cut = ", cut at the limit" if sample["truncated"] else ""
+            cut = ", truncated" if sample["truncated"] else ""
             answers += (
                 f"<details><summary>{escape(label)} ({right}/{len(samples)}), sample {sample['sample']}: {mark}, {said}"
                 f" <span class='hint'>{sample['length']:,} tokens{cut}</span></summary>"
@@ -188,13 +189,13 @@ def _problem(problem: dict[str, Any], by_model: dict[str, list[dict[str, Any]]])
             )
     return (
         f"<article><header><span>{escape(problem['id'])}</span>"
-        f"<span>gold <b>{escape(problem['answer'])}</b></span></header>"
+        f"<span>gold answer <b>{escape(problem['answer'])}</b></span></header>"
         f'<div class="question">{escape(problem["problem"])}</div><div class="answers">{answers}</div></article>'
     )
 
 
 def _chosen(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Some of the right ones and some of the wrong ones."""
+    """A selection of correct and wrong samples."""
     right, wrong = ([s for s in samples if s["correct"] is good] for good in (True, False))
     half = SHOWN_RESPONSES // 2
     kept = right[: max(half, SHOWN_RESPONSES - len(wrong))] + wrong[: max(half, SHOWN_RESPONSES - len(right))]

@@ -1,4 +1,4 @@
-"""What is asked of the sampling processes: which model, which problems, how; and what they write down."""
+"""The job of the sampling processes (model, problems, settings) and the samples that they write."""
 
 import hashlib
 import json
@@ -14,12 +14,12 @@ from calopd.rundir.files import read_lines, write_json
 
 FILE = "job.json"
 _FREE = ("label", "n", "in_flight", "tensor_parallel_size", "cpu_kv_cache_gib")
-"""What may change between two starts of one evaluation; the rest decides what is sampled."""
+"""Settings that may change when an evaluation is resumed; all others determine the samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a model is sampled; the defaults are the paper's evaluation."""
+    """Sampling settings of an evaluation; the defaults are those of the paper."""
 
     label: str
     path: str
@@ -42,7 +42,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One response to write."""
+    """One response to sample."""
 
     benchmark: str
     problem: Problem
@@ -60,7 +60,7 @@ class Job:
     benchmarks: list[Benchmark]
 
     def tasks(self) -> Iterator[Task]:
-        """All responses, the first of every problem before the second of any: an interrupted job has seen them all."""
+        """All tasks, ordered by sample number, so that an interrupted job covers as many problems as possible."""
         for sample in range(self.settings.n):
             for benchmark in self.benchmarks:
                 for problem in benchmark.problems:
@@ -68,7 +68,7 @@ class Job:
                     yield Task(benchmark.name, problem, sample, seed)
 
     def save(self, directory: Path) -> None:
-        """Write job.json; refused where samples of another evaluation are there."""
+        """Write job.json; raise ConfigError if the directory contains samples of another evaluation."""
         file = directory / FILE
         if file.exists():
             self._check_same(json.loads(file.read_text(encoding="utf-8")), directory)
@@ -88,8 +88,8 @@ class Job:
         for name in (f.name for f in fields(Settings) if f.name not in _FREE):
             if saved["settings"].get(name) != ours[name]:
                 raise ConfigError(
-                    f"{directory} holds samples with {name} = {saved['settings'].get(name)}, not {ours[name]}: "
-                    "choose another --out, or start anew with --overwrite"
+                    f"{directory} contains samples with {name} = {saved['settings'].get(name)}, not {ours[name]}: "
+                    "choose another --out, or start over with --overwrite"
                 )
         known = {b["name"]: {p["id"]: (p["problem"], p["answer"]) for p in b["problems"]} for b in saved["benchmarks"]}
         for benchmark in self.benchmarks:
@@ -97,8 +97,8 @@ class Job:
             for problem in benchmark.problems:
                 if old.get(problem.id, (problem.problem, problem.answer)) != (problem.problem, problem.answer):
                     raise ConfigError(
-                        f"{directory} holds samples of another problem {problem.id!r} of {benchmark.name}: "
-                        "choose another --out, or start anew with --overwrite"
+                        f"{directory} contains samples of another problem {problem.id!r} of {benchmark.name}: "
+                        "choose another --out, or start over with --overwrite"
                     )
 
 
@@ -112,7 +112,7 @@ def load_job(directory: Path) -> Job:
 
 
 def sample_seed(seed: int, benchmark: str, problem_id: str, sample: int) -> int:
-    """The noise of one response: whatever the model, the order and the company, it is the same."""
+    """Seed of one response, independent of the model, the order and the batch."""
     digest = hashlib.sha256(f"{seed}/{benchmark}/{problem_id}/{sample}".encode()).digest()
     return int.from_bytes(digest[:4], "big")
 
@@ -122,7 +122,7 @@ def journal_file(directory: Path, replica: int) -> Path:
 
 
 def read_samples(directory: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
-    """All samples on the disk, of whichever replica, by (benchmark, problem, sample); the first of two counts."""
+    """Samples of all replicas by (benchmark, problem, sample); the first of duplicates is kept."""
     found: dict[tuple[str, str, int], dict[str, Any]] = {}
     for file in sorted((directory / "samples").glob("*.jsonl")):
         for row in read_lines(file):

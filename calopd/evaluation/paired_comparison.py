@@ -1,4 +1,4 @@
-"""Several evaluations side by side: whether they may be compared, and how sure their differences are."""
+"""Comparison of several evaluations: check that they are comparable, and compute paired differences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,33 +11,33 @@ TEACHER = "teacher"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A line of the paper's table: a model, its Avg@n on every benchmark and on average."""
+class ComparisonRow:
+    """A row of the paper's table: a model, with its Avg@n on every benchmark and on average."""
 
     label: str
     role: str
     """student, teacher or method."""
     values: dict[str, Estimate]
     gains: dict[str, Difference]
-    """Over the student, problem by problem; empty for the student."""
+    """Paired differences to the student; empty for the student."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
     columns: list[str]
-    """The benchmarks; last, where there are several, their mean."""
-    rows: list[Row]
+    """The benchmarks and, if there are several, their mean."""
+    rows: list[ComparisonRow]
     n: int
 
     @property
-    def student(self) -> Row:
+    def student(self) -> ComparisonRow:
         return self.rows[0]
 
     def best(self, column: str) -> float:
-        """The best value of the methods, at the precision of the table."""
+        """The best value among the methods, at the precision of the table."""
         return max((_shown(row.values[column]) for row in self.rows if row.role == "method"), default=float("nan"))
 
-    def is_best(self, row: Row, column: str) -> bool:
+    def is_best(self, row: ComparisonRow, column: str) -> bool:
         return row.role == "method" and _shown(row.values[column]) == self.best(column)
 
 
@@ -46,17 +46,17 @@ def _shown(estimate: Estimate) -> float:
 
 
 def compare(results: Sequence[Results], *, student: str | None = None, teacher: str | None = None) -> Comparison:
-    """The paper's layout: student, teacher, then the methods, with gains over the student."""
+    """Compare results in the paper's order: student, teacher, then the methods with gains over the student."""
     if len(results) < 2:
-        raise ConfigError("a comparison needs the results of at least two models")
+        raise ConfigError(f"{len(results)} results given: a comparison needs at least two")
     labels = [r.label for r in results]
     if len(set(labels)) < len(labels):
-        raise ConfigError(f"two results bear one label among {', '.join(labels)}: evaluate with LABEL=MODEL")
+        raise ConfigError(f"duplicate labels in {', '.join(labels)}: set unique labels with `calopd eval LABEL=MODEL`")
     student = student or labels[0]
     teacher = teacher or (TEACHER if TEACHER in labels else None)
     for wanted in filter(None, (student, teacher)):
         if wanted not in labels:
-            raise ConfigError(f"no results are labelled {wanted!r}: there are {', '.join(labels)}")
+            raise ConfigError(f"no results with label {wanted!r}: expected one of {', '.join(labels)}")
     roles = dict.fromkeys(labels, "method") | ({teacher: "teacher"} if teacher else {}) | {student: "student"}
     ordered = sorted(results, key=lambda r: ("student", "teacher", "method").index(roles[r.label]))
     base = ordered[0]
@@ -72,12 +72,12 @@ def compare(results: Sequence[Results], *, student: str | None = None, teacher: 
             for column, names in columns.items()
             if result is not base
         }
-        rows.append(Row(result.label, roles[result.label], values, gains))
+        rows.append(ComparisonRow(result.label, roles[result.label], values, gains))
     return Comparison(list(columns), rows, base.n)
 
 
 def _check_comparable(one: Results, other: Results) -> None:
-    """Pairs of other problems, or of other sampling, would compare more than the models."""
+    """Raise ConfigError unless problems and sampling settings are equal, so that only the models differ."""
     if one.names != other.names:
         raise ConfigError(
             f"{one.label} was evaluated on {', '.join(one.names)}, {other.label} on {', '.join(other.names)}: "
@@ -85,10 +85,13 @@ def _check_comparable(one: Results, other: Results) -> None:
         )
     for name in one.names:
         if one.benchmark(name)["sha256"] != other.benchmark(name)["sha256"]:
-            raise ConfigError(f"{one.label} and {other.label} were evaluated on different problems called {name}")
+            raise ConfigError(
+                f"{one.label} and {other.label} were evaluated on different versions of {name}: "
+                "evaluate both on the same problems"
+            )
     for setting in ("n", "temperature", "top_p", "max_tokens"):
         if one.settings[setting] != other.settings[setting]:
             raise ConfigError(
                 f"{one.label} was sampled with {setting} = {one.settings[setting]}, {other.label} with "
-                f"{other.settings[setting]}: evaluate both alike"
+                f"{other.settings[setting]}: evaluate both with the same settings"
             )

@@ -1,4 +1,4 @@
-"""results.json: every sample of an evaluation, and what they come to."""
+"""results.json: all samples of an evaluation and their summaries."""
 
 import json
 from collections.abc import Sequence
@@ -32,12 +32,12 @@ class Summary:
     length: float
     truncated: float
     after_think: float
-    """Share of responses whose answer stood after `</think>`."""
+    """Share of responses with an answer after `</think>`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """results.json, read."""
+    """The contents of results.json."""
 
     label: str
     settings: dict[str, Any]
@@ -55,7 +55,7 @@ class Results:
         return next(b for b in self.benchmarks if b["name"] == name)
 
     def samples(self, name: str) -> dict[str, list[dict[str, Any]]]:
-        """Problem -> its samples, in the order of the benchmark."""
+        """Problem id -> samples, in the order of the benchmark."""
         benchmark = self.benchmark(name)
         grouped: dict[str, list[dict[str, Any]]] = {p["id"]: [] for p in benchmark["problems"]}
         for sample in benchmark["samples"]:
@@ -63,11 +63,11 @@ class Results:
         return grouped
 
     def scores(self, name: str) -> list[float]:
-        """Mean score of every problem, in the order of the benchmark."""
+        """Mean accuracy of every problem, in the order of the benchmark."""
         return [float(np.mean([s["correct"] for s in samples])) for samples in self.samples(name).values()]
 
     def summaries(self) -> list[Summary]:
-        """A row a benchmark, and the mean row where there are several."""
+        """One row per benchmark and, if there are several, a row for their mean."""
         rows = [self._summary(name) for name in self.names]
         return rows if len(rows) == 1 else [*rows, self._mean(rows)]
 
@@ -117,7 +117,7 @@ _SAMPLE = (
 
 
 def write_results(job: Job, directory: Path) -> Results:
-    """Put the samples on the disk together, in the order of the job, and write results.json whole."""
+    """Collect the samples of all replicas in the order of the job and write results.json atomically."""
     found = read_samples(directory)
     benchmarks: dict[str, dict[str, Any]] = {
         b.name: {
@@ -146,12 +146,12 @@ def write_results(job: Job, directory: Path) -> Results:
 
 
 def read_results(path: Path) -> Results:
-    """results.json, by its own path or by its directory's."""
+    """Read results.json, given its path or its directory."""
     file = path / FILE if path.is_dir() else path
     try:
         saved = json.loads(file.read_text(encoding="utf-8"))
         if saved["format"] != FORMAT:
-            raise ConfigError(f"{file} is of format {saved['format']}, not {FORMAT}: evaluate again")
+            raise ConfigError(f"{file} has format {saved['format']}, expected {FORMAT}: run the evaluation again")
         return Results(saved["label"], saved["settings"], saved["benchmarks"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"no results at {path}: expected a results.json of calopd eval ({error})") from None
+        raise ConfigError(f"no results at {path}: expected a results.json written by `calopd eval` ({error})") from None

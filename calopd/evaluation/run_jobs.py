@@ -1,4 +1,4 @@
-"""`calopd eval`: starts the sampling processes of a job, shows how far they are, and puts the results together."""
+"""`calopd eval`: start the sampling processes of a job, show their progress and write the results."""
 
 import json
 import os
@@ -15,16 +15,16 @@ from calopd.evaluation.results import Results, write_results
 from calopd.local.supervisor import Process
 
 POLL_SECONDS = 0.25
-SAY_SECONDS = 10.0
-"""Where nobody watches a bar, a line so often."""
+LOG_SECONDS = 10.0
+"""Time between progress lines if the output is not a terminal."""
 
 
 class EvaluationFailed(CalopdError):
-    """A sampling process ended before its work was done."""
+    """A sampling process failed."""
 
 
 def run_job(job: Job, directory: Path, replicas: int, console: Console) -> Results:
-    """Sample what is not on the disk yet, then write results.json."""
+    """Sample the missing responses, then write results.json."""
     total = sum(1 for _ in job.tasks())
     keys = {task.key for task in job.tasks()}
     done = sum(key in keys for key in read_samples(directory))
@@ -33,18 +33,18 @@ def run_job(job: Job, directory: Path, replicas: int, console: Console) -> Resul
         tokens = _sample(job, directory, replicas, console, done, total)
         seconds = time.monotonic() - start
         console.print(
-            f"{job.settings.label}: {total - done:,} samples in {seconds:.0f} s, start included; "
+            f"{job.settings.label}: {total - done:,} samples in {seconds:.0f} s, including start-up; "
             f"{tokens / seconds:,.0f} tokens/s",
             highlight=False,
         )
     else:
-        console.print(f"{job.settings.label}: all {total:,} samples are on the disk already", highlight=False)
+        console.print(f"{job.settings.label}: all {total:,} samples are already on disk", highlight=False)
     return write_results(job, directory)
 
 
 def _sample(job: Job, directory: Path, replicas: int, console: Console, done: int, total: int) -> int:
-    """Run the replicas to their end; the tokens that they sampled."""
-    watched = [Watched(directory, replica) for replica in range(replicas)]
+    """Run the replicas until they finish; return the number of sampled tokens."""
+    watched = [JournalProgress(directory, replica) for replica in range(replicas)]
     processes = [_process(job, directory, replica, replicas) for replica in range(replicas)]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     began = said = time.monotonic()
@@ -56,11 +56,11 @@ def _sample(job: Job, directory: Path, replicas: int, console: Console, done: in
             while True:
                 running = [p for p in processes if p.popen is not None and p.popen.poll() is None]
                 for journal in watched:
-                    journal.look()
+                    journal.update()
                 new, right = (sum(getattr(w, name) for w in watched) for name in ("new", "right"))
-                share = f" {right / new:.3f} right" if new else " starting"
+                share = f" {right / new:.3f} correct" if new else " starting"
                 progress.update(bar, completed=done + new, description=job.settings.label + share)
-                if not console.is_terminal and time.monotonic() - said > SAY_SECONDS:
+                if not console.is_terminal and time.monotonic() - said > LOG_SECONDS:
                     said = time.monotonic()
                     eta = f", ETA {(total - done - new) * (said - began) / new:.0f} s" if new else ""
                     console.print(f"{job.settings.label} {done + new}/{total}{share}{eta}", highlight=False)
@@ -77,19 +77,21 @@ def _check(processes: list[Process]) -> None:
     for process in processes:
         if process.popen is not None and process.popen.poll():
             reason = process.user_error() or f"exit code {process.popen.returncode}, see {process.log_file}"
-            raise EvaluationFailed(f"{process.name} ended: {reason}. What it sampled is kept; the same command goes on")
+            raise EvaluationFailed(
+                f"{process.name} failed: {reason}. Its samples are saved: repeat the command to resume"
+            )
 
 
-class Watched:
-    """A journal that another process writes: what is new in it."""
+class JournalProgress:
+    """Counts of the samples that another process appends to its journal."""
 
     def __init__(self, directory: Path, replica: int) -> None:
         self._file = journal_file(directory, replica)
-        # A half-written line at the end is cut off by the process that writes: not counted here either.
+        # The writing process removes a partial line at the end, so it is not counted here.
         self._place = self._file.read_bytes().rfind(b"\n") + 1 if self._file.exists() else 0
         self.new = self.right = self.tokens = 0
 
-    def look(self) -> None:
+    def update(self) -> None:
         if not self._file.exists():
             return
         with self._file.open("rb") as file:
@@ -104,7 +106,7 @@ class Watched:
 
 
 def _process(job: Job, directory: Path, replica: int, replicas: int) -> Process:
-    """A replica with devices, or threads, of its own."""
+    """The process of a replica, with its own GPUs or CPU threads."""
     settings = job.settings
     threads = max(1, (os.cpu_count() or 1) // replicas)
     environment = {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
@@ -114,7 +116,10 @@ def _process(job: Job, directory: Path, replica: int, replicas: int) -> Process:
         each = settings.tensor_parallel_size
         mine = devices[replica * each : (replica + 1) * each]
         if len(mine) < each:
-            raise EvaluationFailed(f"{replicas} replicas of {each} GPUs are wanted, {len(devices)} GPUs are there")
+            raise EvaluationFailed(
+                f"{replicas} replicas with {each} GPUs each need {replicas * each} GPUs, "
+                f"but {len(devices)} are visible: use fewer replicas"
+            )
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
     command = [sys.executable, "-m", "services.rollout.jobs.evaluate", str(directory), "--replica", str(replica)]
     command += ["--replicas", str(replicas), "--threads", str(threads)]
