@@ -94,5 +94,5 @@ def assignments(
             continue
         empty_polls += 1
         if empty_polls % REOPEN_AFTER == 0:
-            queue.open_batch(batch, tickets)
+            queue.open_batch(batch, tickets)  # has no effect unless Redis restarted without its data
         yield batcher.take(ranks, flush=True)

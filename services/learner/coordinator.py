@@ -20,7 +20,7 @@ from services.learner import checkpoint, prometheus
 from services.learner.batching import Assignment, DynamicBatcher, assignments
 from services.learner.evaluations import Evaluations
 from services.learner.export import export_model, write_summary
-from services.learner.queue_watch import watch
+from services.learner.resource_collector import register_resource_collector
 from services.learner.status import Status, serve_status
 from services.learner.student import Student
 from services.learner.tickets import step_batch
@@ -39,7 +39,8 @@ class Coordinator:
         self._tokenizer = load_tokenizer(config.student.path)
         prometheus.run_info.labels(config.method.name, config.student.path, config.teacher.path).set(1)
         prometheus.steps_wanted.set(config.run.steps)
-        watch(config.queue.url, queue.run, {"run": self._run_dir, "policies": config.policies})
+        volumes = {"run": self._run_dir, "policies": config.policies}
+        register_resource_collector(config.queue.url, queue.run, volumes)
         self._status = Status(config.run.name, config.run.steps)
         self._evaluations = Evaluations(config, queue, self._run_dir, self._status)
         serve_status(self._status, config.learner.port)

@@ -1,8 +1,8 @@
-"""Held-out problems, answered by the rollout replicas while they have nothing to write for a step.
+"""Evaluations on held-out problems, sampled by the rollout replicas when no tickets of a step are waiting.
 
-An evaluation is of one policy: its tickets name the version, its samples are of that version, and the policy stays on
-the disk until the last of them is there. It is opened when its policy is published and collected between two steps;
-nobody waits for it but the end of the run. Results are files, one a version, so that a restart evaluates nothing twice.
+An evaluation belongs to one policy version. Its tickets name the version, and the policy stays on disk until the last
+sample has arrived. It is opened when the policy is published and collected between steps; only the end of the run waits
+for it. Each result is one file per version, so that a restart does not evaluate a version again.
 """
 
 import json
@@ -37,11 +37,15 @@ def read_evaluation(run_dir: Path, version: int) -> dict[str, Any] | None:
 
 
 @dataclass(slots=True)
-class _UnderWay:
+class _Running:
+    """An evaluation whose samples are still arriving."""
+
     tickets: list[Ticket]
     last: str = "0-0"
+    """Stream entry of the last arrival."""
     arrived: set[int] = field(default_factory=set)
-    scores: dict[str, list[bool]] = field(default_factory=dict)
+    correct: dict[str, list[bool]] = field(default_factory=dict)
+    """Problem id -> whether each of its samples is correct."""
     lengths: list[int] = field(default_factory=list)
 
     @property
@@ -50,21 +54,21 @@ class _UnderWay:
 
 
 class Evaluations:
-    """The evaluations of a run; only the first rank has them."""
+    """The evaluations of a run; they exist on rank 0 only."""
 
     def __init__(self, config: Config, queue: Queue, run_dir: Path, status: Status) -> None:
         self._config, self._queue, self._run_dir, self._status = config, queue, run_dir, status
         heldout = config.data.heldout
         self._problems = load_problems(heldout) if heldout is not None and config.evaluation.problems else []
-        self._under_way: dict[int, _UnderWay] = {}
+        self._running: dict[int, _Running] = {}
 
     @property
     def needed(self) -> set[int]:
-        """Versions whose policy must stay on the disk."""
-        return set(self._under_way)
+        """Versions whose policy must stay on disk."""
+        return set(self._running)
 
     def resume(self, step: int) -> None:
-        """Go on with what was under way; forget what belongs to steps that will be done again."""
+        """Resume running evaluations; drop those of steps after the checkpoint, which are repeated."""
         for file in (self._run_dir / "evaluations").glob("*.json"):
             if int(file.stem) > step:
                 file.unlink()
@@ -79,7 +83,7 @@ class Evaluations:
                     self._open(version)
 
     def open(self, version: int) -> None:
-        """Issue the tickets of a policy that is due; skipped, and said so, where the one before is not done yet."""
+        """Issue the tickets of a policy if an evaluation is due; while another one is running, warn and skip it."""
         every, last = self._config.evaluation.every, self._config.run.steps
         due = version in (0, last) or (every and version % every == 0)
         if not (due and self._problems) or evaluation_file(self._run_dir, version).exists():
@@ -87,8 +91,8 @@ class Evaluations:
         if self.needed - {version} and version != last:
             prometheus.evaluations_skipped.inc()
             log.warning(
-                "policy %d is not evaluated: the evaluation of policy %d is under way. Raise evaluation.every or lower "
-                "evaluation.problems", version, min(self.needed)
+                "policy %d is not evaluated: the evaluation of policy %d is still running. Raise evaluation.every or "
+                "lower evaluation.problems", version, min(self.needed)
             )  # fmt: skip
             return
         self._open(version)
@@ -96,12 +100,12 @@ class Evaluations:
     def _open(self, version: int) -> None:
         tickets = evaluation_tickets(self._config, self._problems, self._queue.run, version)
         self._queue.open_batch(evaluation_batch(version), tickets)
-        self._under_way.setdefault(version, _UnderWay(tickets))
+        self._running.setdefault(version, _Running(tickets))
 
     def collect(self, block_seconds: float = 0.0) -> bool:
-        """Take in what has arrived, and finish what is complete; whether anything had."""
+        """Collect new samples and finish complete evaluations; return whether any sample was new."""
         any_arrived = False
-        for version, evaluation in list(self._under_way.items()):
+        for version, evaluation in list(self._running.items()):
             batch = evaluation_batch(version)
             arrivals = self._queue.arrivals(batch, after=evaluation.last, block_seconds=block_seconds)
             if arrivals:
@@ -110,26 +114,26 @@ class Evaluations:
                 fresh = [a for a in arrivals if a.index not in evaluation.arrived]
                 evaluation.arrived.update(a.index for a in fresh)
                 for trajectory in self._queue.results(batch, [a.index for a in fresh if a.tokens]):
-                    evaluation.scores.setdefault(trajectory.ticket.problem_id, []).append(trajectory.correct)
+                    evaluation.correct.setdefault(trajectory.ticket.problem_id, []).append(trajectory.correct)
                     evaluation.lengths.append(len(trajectory.sample.response_ids))
             if evaluation.complete:
                 self._finish(version, evaluation)
         return any_arrived
 
     def wait(self) -> None:
-        """Until all are done: at the end of a run, when the replicas have nothing else to do."""
-        idle = 0
-        while self._under_way:
-            version, evaluation = min(self._under_way.items())
+        """Block until all evaluations are complete; called at the end of a run."""
+        empty_polls = 0
+        while self._running:
+            version, evaluation = min(self._running.items())
             progress = f"policy {version}, {len(evaluation.arrived)}/{len(evaluation.tickets)}"
             self._status.enter(Phase.EVALUATING, progress)
-            idle = 0 if self.collect(block_seconds=1.0) else idle + 1
-            if idle and idle % REOPEN_AFTER == 0 and version in self._under_way:
-                # Nothing happens, unless the server came back without its data.
+            empty_polls = 0 if self.collect(block_seconds=1.0) else empty_polls + 1
+            if empty_polls and empty_polls % REOPEN_AFTER == 0 and version in self._running:
+                # Has no effect unless Redis restarted without its data.
                 self._queue.open_batch(evaluation_batch(version), evaluation.tickets)
 
-    def _finish(self, version: int, evaluation: _UnderWay) -> None:
-        by_problem = {problem: sum(flags) / len(flags) for problem, flags in sorted(evaluation.scores.items())}
+    def _finish(self, version: int, evaluation: _Running) -> None:
+        by_problem = {problem: sum(flags) / len(flags) for problem, flags in sorted(evaluation.correct.items())}
         estimate = average({"heldout": list(by_problem.values())}) if by_problem else None
         result = {
             "policy_version": version,
@@ -143,7 +147,7 @@ class Evaluations:
         }
         write_json(evaluation_file(self._run_dir, version), result)
         self._queue.release_batch(evaluation_batch(version))
-        del self._under_way[version]
+        del self._running[version]
         self._show(result)
         log.info("policy %d: held-out accuracy %.3f on %d problems", version, result["accuracy"], len(by_problem))
 
@@ -159,7 +163,7 @@ class Evaluations:
 
 
 def gain_interval(before: dict[str, Any], after: dict[str, Any]) -> tuple[float, float]:
-    """95 % interval of the gain: the paired bootstrap over the problems that both answered."""
+    """95 % interval of the gain in accuracy: paired bootstrap over the problems that both evaluations have."""
     problems = sorted(before["by_problem"].keys() & after["by_problem"].keys())
     ours, theirs = ([result["by_problem"][p] for p in problems] for result in (after, before))
     gain = difference({"heldout": ours}, {"heldout": theirs}).estimate

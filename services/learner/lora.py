@@ -1,4 +1,4 @@
-"""LoRA students: adapters put into the model, switched off for the reference."""
+"""LoRA: adapters injected into the student, and disabled for the reference."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from calopd.models.adapters import ADAPTER
 
 
 def add_adapters(lm: nn.Module, settings: LearnerSection) -> None:
-    """Freeze the model and put trainable adapters into its linear layers."""
+    """Freeze the model and inject trainable adapters into its linear layers."""
     from peft import LoraConfig, inject_adapter_in_model
 
     targets = settings.lora_targets if settings.lora_targets == "all-linear" else list(settings.lora_targets)
@@ -25,8 +25,8 @@ def add_adapters(lm: nn.Module, settings: LearnerSection) -> None:
 
 
 @contextmanager
-def adapters_off(model: nn.Module) -> Iterator[None]:
-    """The model as it was before training. Only a flag moves: which parameters are trained is FSDP's business too."""
+def adapters_disabled(model: nn.Module) -> Iterator[None]:
+    """The model as before training. Sets a flag only: peft's own switch changes requires_grad, which FSDP relies on."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     layers = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]

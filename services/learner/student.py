@@ -1,4 +1,4 @@
-"""The student under FSDP2: the body, and an LM head that yields the objective and its gradient in chunks."""
+"""The student under FSDP2: a causal language model whose LM head computes the objective in chunks."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +23,7 @@ class Student(nn.Module):
         super().__init__()
         self.lm: Any = lm
         self.lora_scale = lora_scale
-        """alpha / rank of its adapters, None for a student that is trained whole."""
+        """alpha / rank of its adapters; None if all parameters are trained."""
         self._chunk = chunk
 
     def forward(
@@ -37,8 +37,8 @@ class Student(nn.Module):
     ) -> tuple[Tensor, HeadScores]:
         """sum_t c_t log pi(targets_t), read at `rows_T` of the flattened [B * L] hidden states.
 
-        Without coefficients, only the scores. Padding stands on the right, where causal attention never looks back from
-        a real token: no mask is needed.
+        Without coefficients, only the scores. Padding is on the right, where causal attention of a real token never
+        reaches it: no mask is needed.
         """
         hidden = self.lm.model(input_ids=ids_BL, use_cache=False).last_hidden_state.flatten(0, 1)[rows_T]
         weight = self.lm.lm_head.weight
@@ -50,7 +50,7 @@ class Student(nn.Module):
 
 
 def load_student(path: str, settings: LearnerSection) -> Student:
-    """The initial student, float32, with adapters where the settings ask for them."""
+    """Load the initial student in float32, with adapters if the settings ask for them."""
     lm = load_causal_lm("student.path", path, "float32")
     lora_scale = None
     if settings.lora_rank:
@@ -63,7 +63,7 @@ def load_student(path: str, settings: LearnerSection) -> Student:
 
 
 def shard(student: Student, mesh: DeviceMesh, compute_dtype: str) -> None:
-    """Each decoder layer is a group of its own; embeddings, norm and head are the root's."""
+    """Shard each decoder layer on its own; embeddings, norm and LM head belong to the root."""
     policy = MixedPrecisionPolicy()
     if compute_dtype != "float32":
         policy = MixedPrecisionPolicy(param_dtype=getattr(torch, compute_dtype), reduce_dtype=torch.float32)
@@ -73,7 +73,7 @@ def shard(student: Student, mesh: DeviceMesh, compute_dtype: str) -> None:
 
 
 def full_weights(student: Student) -> dict[str, Tensor]:
-    """The whole student by Hugging Face names, on rank 0 ({} elsewhere); all ranks must call it."""
+    """Gather all weights by Hugging Face names on rank 0, {} on other ranks; all ranks must call it."""
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     state: dict[str, Any] = get_model_state_dict(student, options=options)
     weights = {name.removeprefix("lm."): tensor for name, tensor in state.items()}

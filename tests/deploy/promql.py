@@ -18,12 +18,12 @@ def exported() -> set[str]:
     from calopd.tracking import prometheus_tracker  # noqa: F401
     from calopd.transport import teacher_client  # noqa: F401  declares its counter
     from services.learner import prometheus as learner  # noqa: F401
-    from services.learner.queue_watch import Watch
+    from services.learner.resource_collector import ResourceCollector
     from services.rollout import prometheus as rollout  # noqa: F401
     from services.teacher_scorer import prometheus as teacher  # noqa: F401
 
     names = {metric.prometheus for metric in METRICS}
-    nowhere = Watch("redis://127.0.0.1:1/0", "none", {})
+    nowhere = ResourceCollector("redis://127.0.0.1:1/0", "none", {})
     for family in [*REGISTRY.collect(), *nowhere.collect()]:
         suffixes = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"]}.get(family.type, [""])
         names |= {family.name + suffix for suffix in suffixes}

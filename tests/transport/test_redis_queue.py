@@ -11,7 +11,7 @@ import pytest
 from calopd.core.types import Sample, Sampling, ScoreOptions, Scores, Ticket, TopK, Trajectory
 from calopd.local import embedded_redis
 from calopd.transport.redis_queue import Claim, Depth, Queue, connect
-from services.learner.queue_watch import Watch
+from services.learner.resource_collector import ResourceCollector
 
 
 def ticket(index: int, batch: str = "step-000000") -> Ticket:
@@ -226,9 +226,8 @@ def test_depth_tells_what_waits_and_for_how_long(redis_server):
 
 
 def test_the_learners_page_says_that_redis_is_gone_instead_of_waiting_for_it(tmp_path):
-    families = {
-        family.name: family.samples for family in Watch("redis://127.0.0.1:1/0", "r", {"run": tmp_path}).collect()
-    }
+    collector = ResourceCollector("redis://127.0.0.1:1/0", "r", {"run": tmp_path})
+    families = {family.name: family.samples for family in collector.collect()}
     assert families["calopd_learner_queue_up"][0].value == 0
     assert families["calopd_learner_queue_tickets"] == []
     assert families["calopd_learner_disk_free_bytes"][0].labels == {"volume": "run"}

@@ -1,4 +1,4 @@
-"""What is looked up when Prometheus asks: the queue and the room on the disks."""
+"""Prometheus metrics that are read at every scrape: the state of the queue and free disk space."""
 
 import shutil
 from collections.abc import Iterator, Mapping
@@ -13,28 +13,28 @@ from redis.retry import Retry
 
 from calopd.transport.redis_queue import Queue
 
-PATIENCE_SECONDS = 2.0
+TIMEOUT_SECONDS = 2.0
 
 
-class Watch(Collector):
+class ResourceCollector(Collector):
     def __init__(self, url: str, run: str, folders: Mapping[str, Path]) -> None:
-        # A client of its own that does not retry: a page that comes late is worse than one that says "down".
+        # Its own client, without retries: a scrape that reports "down" in time is better than one that times out.
         client = redis.Redis.from_url(
             url,
-            socket_timeout=PATIENCE_SECONDS,
-            socket_connect_timeout=PATIENCE_SECONDS,
+            socket_timeout=TIMEOUT_SECONDS,
+            socket_connect_timeout=TIMEOUT_SECONDS,
             retry=Retry(NoBackoff(), retries=0),
         )
         self._queue, self._folders = Queue(client, run), folders
 
     def describe(self) -> list[GaugeMetricFamily]:
-        return []  # without it, registering would ask for all of this at once
+        return []  # without this method, registering would call `collect`
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        up = GaugeMetricFamily("calopd_learner_queue_up", "1 where Redis answers the learner")
-        tickets = GaugeMetricFamily("calopd_learner_queue_tickets", "Tickets not done yet", labels=["state"])
-        oldest = GaugeMetricFamily("calopd_learner_queue_oldest_seconds", "Age of the oldest ticket not done yet")
-        dead = GaugeMetricFamily("calopd_learner_dead_letters", "Tickets of this run that were set aside")
+        up = GaugeMetricFamily("calopd_learner_queue_up", "1 if Redis answers the learner, else 0")
+        tickets = GaugeMetricFamily("calopd_learner_queue_tickets", "Tickets that are not done", labels=["state"])
+        oldest = GaugeMetricFamily("calopd_learner_queue_oldest_seconds", "Age of the oldest ticket that is not done")
+        dead = GaugeMetricFamily("calopd_learner_dead_letters", "Tickets of this run in the dead-letter stream")
         try:
             depth = self._queue.depth()
         except redis.RedisError:
@@ -45,8 +45,8 @@ class Watch(Collector):
             tickets.add_metric(["claimed"], depth.claimed)
             oldest.add_metric([], depth.oldest_seconds)
             dead.add_metric([], depth.dead)
-        free = GaugeMetricFamily("calopd_learner_disk_free_bytes", "Room that is left", labels=["volume"])
-        size = GaugeMetricFamily("calopd_learner_disk_size_bytes", "Room that there is", labels=["volume"])
+        free = GaugeMetricFamily("calopd_learner_disk_free_bytes", "Free disk space", labels=["volume"])
+        size = GaugeMetricFamily("calopd_learner_disk_size_bytes", "Total disk space", labels=["volume"])
         for volume, folder in self._folders.items():
             if folder.exists():
                 usage = shutil.disk_usage(folder)
@@ -55,5 +55,5 @@ class Watch(Collector):
         yield from (up, tickets, oldest, dead, free, size)
 
 
-def watch(url: str, run: str, folders: Mapping[str, Path]) -> None:
-    REGISTRY.register(Watch(url, run, folders))
+def register_resource_collector(url: str, run: str, folders: Mapping[str, Path]) -> None:
+    REGISTRY.register(ResourceCollector(url, run, folders))
