@@ -21,7 +21,7 @@ def start(*arguments: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def finish(process: "subprocess.Popen[str]", code: int = 0, seconds: float = 240) -> str:
+def finish(process: "subprocess.Popen[str]", code: int = 0, seconds: float = 900) -> str:
     out, _ = process.communicate(timeout=seconds)
     assert process.returncode == code, out
     return out

@@ -93,7 +93,7 @@ def test_sol_probes_need_solutions_and_say_whose_is_missing(tiny, tmp_path):
     file = tiny.write_config("no-solutions")
     for setting in ("method.name=privileged_opd", 'method.probes=["sol"]'):
         wanted = [setting, f'data.train="{bare}"']
-        out = finish(start(str(file), *settings_of(wanted)), code=78, seconds=60)
+        out = finish(start(str(file), *settings_of(wanted)), code=78)
         assert out.startswith("error: problem p0-0 has no solution, which the context 'sol"), out
 
 
@@ -116,7 +116,7 @@ def test_token_sync_zeroes_as_many_as_the_recorded_run(tiny, undisturbed):
 def test_a_recorded_run_that_is_too_short_is_refused_before_anything_starts(tiny, undisturbed):
     file = tiny.write_config("too-long", steps=9)
     wanted = ["method.name=token_sync", f'method.recorded_run="{undisturbed.run_dir}"']
-    out = finish(start(str(file), *settings_of(wanted)), code=78, seconds=60)
+    out = finish(start(str(file), *settings_of(wanted)), code=78)
     assert "step 8 is missing" in out
 
 

@@ -37,7 +37,7 @@ def test_a_run_leaves_what_it_promises(undisturbed):
         assert line["staleness"] == 0
         assert 0 <= line["top16_mass_overlap"] <= 1
         assert line["sign_flip_share"] == 0
-    assert "exists" in finish(start(str(undisturbed.run_dir / "config.toml")), code=78, seconds=60)
+    assert "exists" in finish(start(str(undisturbed.run_dir / "config.toml")), code=78)
 
 
 def test_two_ranks_take_the_same_first_step_as_one(tiny, undisturbed):
@@ -75,7 +75,7 @@ def test_a_teacher_equal_to_the_student_teaches_nothing(tiny):
     assert line["zero_ratio"] > 0.6
 
 
-def wait_for_lines(config: Config, count: int, process: "subprocess.Popen[str]", seconds: float = 120) -> None:
+def wait_for_lines(config: Config, count: int, process: "subprocess.Popen[str]", seconds: float = 600) -> None:
     deadline = time.monotonic() + seconds
     while len(read_lines(config.run_dir / "metrics.jsonl")) < count:
         assert process.poll() is None, process.communicate()[0]
@@ -113,11 +113,11 @@ def test_killed_services_come_back_and_a_stopped_run_is_taken_up(tiny, undisturb
     for number, (module, torchrun) in enumerate((*kills, ("services.learner", True)), 1):
         wait_for_lines(config, number, process)
         kill(process, module, torchrun=torchrun)
-    wait_for_lines(config, 6, process)
+    wait_for_lines(config, 5, process)
     asked = time.monotonic()
     process.send_signal(signal.SIGINT)
-    out = finish(process, code=130, seconds=30)
-    assert time.monotonic() - asked < 10
+    out = finish(process, code=130, seconds=300)
+    assert time.monotonic() - asked < 60
     for name in ("learner", "rollout", "teacher"):
         assert f"{name} died" in out
     assert f"calopd run --resume {config.run_dir}" in out
@@ -134,7 +134,7 @@ def test_a_prompt_that_is_too_long_is_told_before_anything_starts(tiny, tmp_path
     rows = [{"id": f"l{i}", "problem": "long " * (400 if i == 7 else 1), "answer": "1"} for i in range(24)]
     problems.write_text("".join(json.dumps(row) + "\n" for row in rows))
     file = tiny.write_config("too-long-a-prompt")
-    line = one_line(finish(start(str(file), "--set", f'data.train="{problems}"'), code=78, seconds=60))
+    line = one_line(finish(start(str(file), "--set", f'data.train="{problems}"'), code=78))
     assert "problem l7 under c0 has a prompt of" in line
     assert "more than data.max_prompt_tokens = 256" in line
 
@@ -150,7 +150,7 @@ def test_a_step_that_lacks_too_much_stops_the_run_with_the_reason(tiny):
 
 def test_a_killed_learner_and_launcher_are_taken_up(tiny):
     """kill -9 of everything at once, Redis included, in mid-step."""
-    file = tiny.write_config("all-killed", steps=4)
+    file = tiny.write_config("all-killed", steps=6)
     config = load_config(file, environ={})
     process = start(str(file))
     wait_for_lines(config, 2, process)
@@ -159,9 +159,9 @@ def test_a_killed_learner_and_launcher_are_taken_up(tiny):
     for child in family:
         child.kill()
     process.communicate()
-    psutil.wait_procs(family, timeout=10)
+    psutil.wait_procs(family, timeout=120)
     done = len(read_lines(config.run_dir / "metrics.jsonl"))
-    assert done < 4
+    assert done < 6
     finish(start("--resume", str(config.run_dir)))
     check_finished(config)
 
@@ -173,7 +173,7 @@ def test_services_end_with_a_killed_launcher(tiny):
     family = psutil.Process(process.pid).children(recursive=True)
     process.kill()
     process.communicate()
-    _, alive = psutil.wait_procs(family, timeout=20)
+    _, alive = psutil.wait_procs(family, timeout=120)
     assert not alive
 
 
@@ -197,7 +197,7 @@ def one_line(out: str) -> str:
 def test_what_cannot_work_is_one_clear_line(tiny, setting, message):
     file = tiny.write_config("errors")
     extra = ["--set", 'rollout.engine="vllm"'] if "cache" in setting else []
-    assert message in one_line(finish(start(str(file), "--set", setting, *extra), code=78, seconds=60))
+    assert message in one_line(finish(start(str(file), "--set", setting, *extra), code=78))
 
 
 def test_a_port_in_use_is_one_clear_line(tiny):
@@ -205,7 +205,7 @@ def test_a_port_in_use_is_one_clear_line(tiny):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", load_config(file, environ={}).rollout.port))
         taken.listen()
-        line = one_line(finish(start(str(file)), code=78, seconds=60))
+        line = one_line(finish(start(str(file)), code=78))
     assert "(rollout.port) is in use" in line
 
 
@@ -216,7 +216,7 @@ def test_an_error_of_a_service_ends_the_run_with_its_line(tiny, tmp_path):
     (broken / "config.json").write_text(json.dumps({"model_type": "qwen3"}))
     (broken / "model.safetensors").write_bytes(b"nonsense")
     file = tiny.write_config("broken")
-    out = finish(start(str(file), "--set", f'teacher.path="{broken}"'), code=78, seconds=120)
+    out = finish(start(str(file), "--set", f'teacher.path="{broken}"'), code=78)
     assert out.strip().splitlines()[-1].startswith("error: teacher: ")
 
 

@@ -16,7 +16,7 @@ DEMO = ROOT / "examples" / "demo"
 
 def run(*words: str) -> str:
     command = [sys.executable, "-m", "calopd.cli", "data", "solve", *words]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

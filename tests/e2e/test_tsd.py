@@ -13,7 +13,7 @@ import pytest
 
 from calopd.study.analyze import analyze
 from calopd.study.shards import Study
-from tests.ports import free_port
+from tests.ports import free_ports
 from tests.services.processes import ROOT
 
 pytestmark = pytest.mark.slow
@@ -22,9 +22,10 @@ ROLLOUTS = 40
 
 def collect(out: Path, *words: str, rollouts: int = ROLLOUTS) -> "subprocess.Popen[str]":
     """The command as a user types it, at ports of its own; shards of a few rollouts, so that there is a middle."""
+    port, metrics = free_ports(2)
     settings = {
         "rollout.engine": "torch", "rollout.max_in_flight": 4, "rollout.threads": 1, "teacher.threads": 1,
-        "teacher.port": free_port(), "teacher.metrics_port": free_port(),
+        "teacher.port": port, "teacher.metrics_port": metrics,
     }  # fmt: skip
     command = [sys.executable, "-m", "calopd.cli", "tsd", "collect", "configs/demo.toml", "-o", str(out), *words]
     command += ["--rollouts", str(rollouts), "--shard-tokens", "300"]
@@ -33,20 +34,22 @@ def collect(out: Path, *words: str, rollouts: int = ROLLOUTS) -> "subprocess.Pop
 
 
 def finish(process: "subprocess.Popen[str]") -> str:
-    out, _ = process.communicate(timeout=200)
+    out, _ = process.communicate(timeout=900)
     assert process.returncode == 0, out
     return out
 
 
 def kill_in_the_middle(process: "subprocess.Popen[str]", study: Study) -> None:
     """SIGKILL to the command and to all that it started, once two shards are there."""
+    deadline = time.monotonic() + 600
     while len(study.shards) < 2:
+        assert time.monotonic() < deadline
         assert process.poll() is None, process.communicate()[0]
         time.sleep(0.05)
     family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
     for member in family:
         member.kill()
-    psutil.wait_procs(family, timeout=20)
+    psutil.wait_procs(family, timeout=120)
     process.communicate()
 
 
@@ -114,6 +117,6 @@ def test_a_study_of_other_settings_is_refused(killed, tmp_path):
     copy.mkdir()
     shutil.copy(killed.facts_file, copy)
     process = collect(copy, "--contexts", "eval")
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=600)
     assert process.returncode == 78
     assert "has contexts = " in out

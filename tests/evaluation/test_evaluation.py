@@ -218,7 +218,7 @@ def test_models_of_all_kinds(tmp_path):
     assert checkpoint.version == 8
     with pytest.raises(ConfigError, match="no policy or checkpoint 7: available are 0, 8, 10"):
         resolve(f"{run}@7")
-    with pytest.raises(ConfigError, match="no model at .*: expected a model directory"):
+    with pytest.raises(ConfigError, match=r"no model at .*: expected a model directory"):
         resolve(str(tmp_path))
     (run / "model").mkdir()
     (run / "model" / "config.json").write_text("{}")

@@ -25,7 +25,7 @@ def service(module: str, config: Path, log: Path, environment: dict[str, str]) -
         process.wait()
 
 
-def wait_until_serving(port: int, process: "subprocess.Popen[bytes]", log: Path, seconds: float = 60) -> None:
+def wait_until_serving(port: int, process: "subprocess.Popen[bytes]", log: Path, seconds: float = 300) -> None:
     """Until the standard gRPC health service says so."""
     deadline = time.monotonic() + seconds
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:

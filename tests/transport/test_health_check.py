@@ -32,11 +32,13 @@ def healthy_server(status: int = SERVING) -> Iterator[str]:
     servicer.set("", status)
     server = grpc.server(ThreadPoolExecutor(2))
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
-    address, credentials = f"127.0.0.1:{free_port()}", auth.server_credentials()
-    server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
+    credentials, any_port = auth.server_credentials(), "127.0.0.1:0"
+    port = server.add_secure_port(any_port, credentials) if credentials else server.add_insecure_port(any_port)
     server.start()
-    yield address
-    server.stop(None)
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.stop(None)
 
 
 def make_certificates(folder: Path) -> dict[str, str]:
@@ -79,11 +81,12 @@ def test_the_command_says_what_is_wrong():
 
 def test_mutual_tls_lets_in_only_certificates_of_the_authority(tmp_path, monkeypatch):
     ours, theirs = make_certificates(tmp_path / "ours"), make_certificates(tmp_path / "theirs")
-    monkeypatch.setattr(probe, "TIMEOUT_SECONDS", 2.0)
+    monkeypatch.setattr(probe, "TIMEOUT_SECONDS", 120.0)
     for variable, file in ours.items():
         monkeypatch.setenv(variable, file)
     with healthy_server() as address:
         assert probe.grpc_is_well(address)
+        monkeypatch.setattr(probe, "TIMEOUT_SECONDS", 2.0)  # refused calls wait for it
         # Trusts the server, but shows a certificate of somebody else.
         monkeypatch.setenv("CALOPD_TLS_CERT", theirs["CALOPD_TLS_CERT"])
         monkeypatch.setenv("CALOPD_TLS_KEY", theirs["CALOPD_TLS_KEY"])

@@ -2,15 +2,15 @@
 
 import dataclasses
 import random
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from calopd.core.types import Sample, Sampling, ScoreOptions, Scores, Ticket, TopK, Trajectory
 from calopd.local import embedded_redis
-from calopd.transport.redis_queue import Claim, Depth, Queue, connect
+from calopd.transport.redis_queue import GROUP, Claim, Depth, Queue, connect
 from services.learner.resource_collector import ResourceCollector
 
 
@@ -93,13 +93,20 @@ def test_the_first_result_wins(queue):
     assert queue.waiting() == 0
 
 
+def let_time_pass(queue: Queue, claim: Claim, worker: str, seconds: int) -> None:
+    """The server counts a claim as idle for so long; nobody has to wait for it."""
+    stream = queue._stream(claim.ticket.batch)
+    queue.client.xclaim(stream, GROUP, worker, 0, [claim.entry], idle=seconds * 1000, justid=True)
+
+
 def test_a_silent_worker_loses_its_tickets_and_a_busy_one_keeps_them(queue):
     queue.open_batch("step-000000", [ticket(0), ticket(1)])
     (silent,) = queue.claim("silent", 1)
     (busy,) = queue.claim("busy", 1)
-    time.sleep(0.3)
+    for claim, worker in ((silent, "silent"), (busy, "busy")):
+        let_time_pass(queue, claim, worker, seconds=100)
     queue.keep("busy", [busy])
-    taken = queue.claim_abandoned("other", 10, idle_seconds=0.25)
+    taken = queue.claim_abandoned("other", 10, idle_seconds=60)
     assert [claim.ticket.index for claim in taken] == [silent.ticket.index]
     assert queue.deliveries(taken[0]) == 2
     assert queue.deliveries(busy) == 1
@@ -157,9 +164,14 @@ def test_a_dead_letter_arrives_as_missing_with_its_reason(queue):
 def test_waiting_for_arrivals_ends_with_the_first(queue):
     queue.open_batch("step-000000", [ticket(0)])
     (claim,) = queue.claim("a", 1)
-    thread = threading.Timer(0.2, queue.commit, (claim, trajectory(claim.ticket)))
-    thread.start()
-    assert len(queue.arrivals("step-000000", block_seconds=20)) == 1
+    start = time.monotonic()
+    with ThreadPoolExecutor(1) as waiter:
+        arrivals = waiter.submit(queue.arrivals, "step-000000", block_seconds=300)
+        while not any(client["cmd"] == "xread" and "b" in client["flags"] for client in queue.client.client_list()):
+            assert time.monotonic() - start < 120, "nobody waits"
+        assert queue.commit(claim, trajectory(claim.ticket))
+        assert len(arrivals.result(timeout=120)) == 1
+    assert time.monotonic() - start < 300
     assert queue.arrivals("step-000000", after="0-0", block_seconds=0.01) != []
 
 
@@ -167,8 +179,6 @@ def test_workers_that_die_at_random_lose_and_double_nothing(queue):
     """Workers abandon claims, commit twice and take over from one another; each ticket arrives exactly once."""
     count = 200
     queue.open_batch("step-000000", [ticket(i) for i in range(count)])
-    draw = random.Random(0)
-    arrived: set[int] = set()
 
     def work(name: str) -> None:
         mine = random.Random(name)
@@ -186,11 +196,8 @@ def test_workers_that_die_at_random_lose_and_double_nothing(queue):
                 late = stale.pop()
                 queue.commit(late, trajectory(late.ticket, name))
 
-    threads = [threading.Thread(target=work, args=(f"w{i}-{draw.random()}",)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(work, [f"w{i}" for i in range(4)]))  # raises what a thread raised
     arrivals = queue.arrivals("step-000000")
     arrived = {arrival.index for arrival in arrivals}
     assert len(arrivals) == count

@@ -37,7 +37,7 @@ def run(model: Path, out: Path, ranks: int, cases: list[Case]) -> dict[str, dict
         json.dumps([astuple(case) for case in cases]),
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     return torch.load(out, weights_only=True)
 

@@ -34,7 +34,7 @@ def requests(count: int, sampling: Sampling) -> list[SampleRequest]:
 
 
 def sample(engine: SamplingEngine, wanted: list[SampleRequest]) -> list[Sample]:
-    return [future.result(timeout=60) for future in [engine.sample(request) for request in wanted]]
+    return [future.result(timeout=300) for future in [engine.sample(request) for request in wanted]]
 
 
 def plain(model, prompt: np.ndarray, response: np.ndarray) -> torch.Tensor:
@@ -87,12 +87,12 @@ def test_a_policy_is_loaded_between_responses_and_never_the_wrong_one(tiny, tmp_
     loading = engine.load_policy(policy_dir(tmp_path, 4), 4)
     after = engine.sample(SampleRequest(prompt, Sampling(1.0, 1.0, 20), 1, policy_version=4))
     late = engine.sample(SampleRequest(prompt, Sampling(1.0, 1.0, 20), 1, policy_version=0))
-    assert before.result(60).policy_version == 0
-    loading.result(60)
-    assert after.result(60).policy_version == 4
+    assert before.result(300).policy_version == 0
+    loading.result(300)
+    assert after.result(300).policy_version == 4
     assert not np.allclose(before.result().logprobs[0], after.result().logprobs[0])
     with pytest.raises(WrongPolicy):
-        late.result(60)
+        late.result(300)
     engine.stop()
 
 
@@ -105,7 +105,7 @@ def test_an_engine_survives_a_policy_that_nobody_waits_for_any_more(tiny, tmp_pa
     # Whether it is cancelled before, during or after it is loaded: the engine goes on.
     for _ in range(20):
         engine.load_policy(policy_dir(tmp_path, 4), 4).cancel()
-    running.result(60)
-    engine.load_policy(policy_dir(tmp_path, 4), 4).result(60)
+    running.result(300)
+    engine.load_policy(policy_dir(tmp_path, 4), 4).result(300)
     assert not engine.failed
     engine.stop()

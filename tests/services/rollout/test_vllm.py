@@ -23,7 +23,7 @@ def test_after_an_update_it_samples_with_the_learners_log_probabilities(tiny, tm
         del weights["lm_head.weight"]
     publish_policy(tmp_path, 7, weights, "r")
     command = [sys.executable, "-m", "tests.services.rollout.vllm_update", str(initial), str(policy_dir(tmp_path, 7))]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900)
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     assert lines, done.stderr[-3000:]
     result = json.loads(lines[0].removeprefix("RESULT "))

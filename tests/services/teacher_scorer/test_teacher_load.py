@@ -16,7 +16,7 @@ def test_no_answer_is_lost_slots_come_back_and_a_replica_that_ends_answers_what_
         first, second = (
             stack.enter_context(serving(tiny.teacher, max_waiting=MAX_WAITING, max_tokens=1_024)) for _ in range(2)
         )
-        load, memory = asyncio.run(run(first, second, seconds=8, clients=64, vocabulary=390))
-        assert verdict(load, memory, second, first.exit_code(20)) == []
-    assert load.outcomes["OK"] > 50
-    assert load.outcomes["own cancellation"] > 10
+        load, memory = asyncio.run(run(first, second, seconds=4, clients=64, vocabulary=390))
+        assert verdict(load, memory, second, first.exit_code(120)) == []
+    assert load.outcomes["OK"] >= 70
+    assert load.outcomes["own cancellation"] >= 10

@@ -42,7 +42,7 @@ class Running:
         return f"127.0.0.1:{self.config.teacher.port}"
 
     def client(self) -> TeacherClient:
-        return TeacherClient([self.address], token=TOKEN, deadline_seconds=60)
+        return TeacherClient([self.address], token=TOKEN, deadline_seconds=300)
 
     def metric(self, name: str) -> float:
         page = urllib.request.urlopen(f"http://127.0.0.1:{self.config.teacher.metrics_port}/metrics").read().decode()
@@ -58,7 +58,7 @@ def serving(tiny, name: str, **settings: str) -> Iterator[Running]:
     environment = {**os.environ, "CALOPD_TOKEN": TOKEN}
     environment |= {f"CALOPD__TEACHER__{key.upper()}": value for key, value in settings.items()}
     with service("services.teacher_scorer", file, log, environment) as process:
-        wait_until_serving(config.teacher.port, process, log, seconds=120)
+        wait_until_serving(config.teacher.port, process, log)
         yield Running(config, log, process.pid)
 
 
@@ -179,7 +179,7 @@ def test_the_stream_answers_a_client_that_waits_for_each_answer(teacher):
             call = TeacherScorerStub(channel).ScoreStream(metadata=(("authorization", f"Bearer {TOKEN}"),))
             for request in requests:
                 await call.write(request)
-                seen.append((await asyncio.wait_for(call.read(), 20)).trajectory_id)
+                seen.append((await asyncio.wait_for(call.read(), 120)).trajectory_id)
             await call.done_writing()
         return seen
 
@@ -216,7 +216,7 @@ def context(name: str = "c0", ids: bytes = IDS) -> pb.Context:
 )
 def test_malformed_requests_are_told_what_is_wrong(teacher, request_, message):
     with grpc.insecure_channel(teacher.address) as channel, pytest.raises(grpc.RpcError) as refused:
-        TeacherScorerStub(channel).Score(request_, metadata=(("authorization", f"Bearer {TOKEN}"),), timeout=10)
+        TeacherScorerStub(channel).Score(request_, metadata=(("authorization", f"Bearer {TOKEN}"),), timeout=120)
     assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     assert message in refused.value.details()
 
@@ -251,7 +251,7 @@ def test_whatever_is_sent_the_server_answers_and_lives(teacher):
         def ask(request_):
             error = None
             try:
-                answer = stub.Score(request_, metadata=(("authorization", f"Bearer {TOKEN}"),), timeout=20)
+                answer = stub.Score(request_, metadata=(("authorization", f"Bearer {TOKEN}"),), timeout=120)
             except grpc.RpcError as caught:
                 error = caught
             if error is None:
@@ -264,7 +264,7 @@ def test_whatever_is_sent_the_server_answers_and_lives(teacher):
         ask()
         garbage = channel.unary_unary("/calopd.v1.TeacherScorer/Score")
         with pytest.raises(grpc.RpcError):
-            garbage(b"\xff" * 100, metadata=(("authorization", f"Bearer {TOKEN}"),), timeout=20)
+            garbage(b"\xff" * 100, metadata=(("authorization", f"Bearer {TOKEN}"),), timeout=120)
     assert seen == {"scored", "refused"}
     assert score_all(teacher, ragged(9, 1))[0].names == ("c0", "eval+", "eval-")
 
@@ -277,7 +277,7 @@ def test_the_client_does_not_repeat_a_malformed_request(teacher):
 @pytest.mark.parametrize("metadata", [(), (("authorization", "Bearer wrong"),)])
 def test_nobody_gets_in_without_the_token(teacher, metadata):
     with grpc.insecure_channel(teacher.address) as channel, pytest.raises(grpc.RpcError) as refused:
-        TeacherScorerStub(channel).Describe(pb.DescribeRequest(), metadata=metadata, timeout=10)
+        TeacherScorerStub(channel).Describe(pb.DescribeRequest(), metadata=metadata, timeout=120)
     assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
 
 
