@@ -29,6 +29,10 @@ class UnhealthyTeacher(CalopdError):
     """Scores that must not reach the optimizer: NaN, wrong length, uniform or constant."""
 
 
+class QueueUnavailable(CalopdError):
+    """The server of the queue does not answer."""
+
+
 class TooFewTrajectories(CalopdError):
     """A step that lacks more trajectories than the configuration allows."""
 

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from calopd.core.types import Ticket
-from calopd.transport.redis_queue import Arrival, Queue
+from calopd.transport.queue import Arrival, Queue
 
 BLOCK_SECONDS = 1.0
 REOPEN_AFTER = 10

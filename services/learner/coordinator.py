@@ -15,7 +15,7 @@ from calopd.core.types import Ticket
 from calopd.models.tokenizers import load_tokenizer
 from calopd.rundir.files import append_line, keep_lines_before, single_learner
 from calopd.rundir.policies import prune_policies, publish_policy
-from calopd.transport.redis_queue import Queue
+from calopd.transport.queue import Queue
 from services.learner import checkpoint, prometheus
 from services.learner.batching import Assignment, DynamicBatcher, assignments
 from services.learner.evaluations import Evaluations

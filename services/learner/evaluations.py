@@ -18,7 +18,7 @@ from calopd.core.types import EVALUATION, Ticket
 from calopd.data.problems import load_problems
 from calopd.rundir.files import write_json
 from calopd.tracking.prometheus_tracker import last_step
-from calopd.transport.redis_queue import Queue
+from calopd.transport.queue import Queue
 from services.learner import prometheus
 from services.learner.batching import REOPEN_AFTER
 from services.learner.status import Status

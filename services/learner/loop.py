@@ -16,7 +16,7 @@ from calopd.core.step_metrics import MeasuredStep, StepResult
 from calopd.core.types import Ticket, Trajectory
 from calopd.data.problems import load_problems
 from calopd.rundir.files import ensure_run_id
-from calopd.transport.redis_queue import Queue, connect
+from calopd.transport.queue import open_queue
 from services.learner.batching import Assignment
 from services.learner.checkpoint import Record
 from services.learner.coordinator import Coordinator, Follower
@@ -34,7 +34,7 @@ class TrainingLoop:
         self._trainer = Trainer(config, ranks)
         coordinates = ranks.rank == 0
         run_id = ranks.broadcast(ensure_run_id(config.run_dir) if coordinates else None)
-        self._queue = Queue(connect(config.queue.url), run_id)
+        self._queue = open_queue(config.queue.url, run_id)
         self._coordinator = Coordinator(config, self._queue) if coordinates else Follower()
         self._record = Record()
         self._clock, self._idle = time.monotonic(), 0.0

@@ -4,28 +4,21 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import redis
 from prometheus_client import REGISTRY
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
-from calopd.transport.redis_queue import Queue
+from calopd.core.errors import QueueUnavailable
+from calopd.transport.queue import open_queue
 
 TIMEOUT_SECONDS = 2.0
 
 
 class ResourceCollector(Collector):
     def __init__(self, url: str, run: str, folders: Mapping[str, Path]) -> None:
-        # Its own client, without retries: a scrape that reports "down" in time is better than one that times out.
-        client = redis.Redis.from_url(
-            url,
-            socket_timeout=TIMEOUT_SECONDS,
-            socket_connect_timeout=TIMEOUT_SECONDS,
-            retry=Retry(NoBackoff(), retries=0),
-        )
-        self._queue, self._folders = Queue(client, run), folders
+        # A connection of its own without retries: Prometheus must get an answer even if the server is down.
+        self._queue = open_queue(url, run, timeout_seconds=TIMEOUT_SECONDS)
+        self._folders = folders
 
     def describe(self) -> list[GaugeMetricFamily]:
         return []  # without this method, registering would call `collect`
@@ -37,7 +30,7 @@ class ResourceCollector(Collector):
         dead = GaugeMetricFamily("calopd_learner_dead_letters", "Tickets of this run in the dead-letter stream")
         try:
             depth = self._queue.depth()
-        except redis.RedisError:
+        except QueueUnavailable:
             up.add_metric([], 0)
         else:
             up.add_metric([], 1)

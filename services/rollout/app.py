@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from calopd.config.sections import MethodSection
 from calopd.core.calibration import calibrated_advantage, retained_ratio, tsd_region, zero_ratio
 from calopd.core.contexts import BASE
-from calopd.core.errors import CalopdError
+from calopd.core.errors import CalopdError, QueueUnavailable
 from calopd.core.types import Problem, Sample, Sampling, Scores
 from calopd.data.answers import is_correct
 from calopd.tracking.metrics_page import metrics_of_run
@@ -55,8 +55,8 @@ def create_app(worker: Worker, method: MethodSection, max_tokens: int, run: str)
     async def readyz() -> dict[str, str]:
         healthz()
         try:
-            await asyncio.to_thread(worker.queue.client.ping)
-        except Exception as error:  # whatever keeps Redis away is the answer
+            await asyncio.to_thread(worker.queue.ping)
+        except QueueUnavailable as error:
             raise HTTPException(503, f"the queue cannot be reached: {error}") from None
         return {"status": "ready", "sampler": worker.engine.name}
 

@@ -17,7 +17,7 @@ from calopd.models.prompts import Prompts
 from calopd.models.tokenizers import load_tokenizer, stop_ids, vocabulary
 from calopd.rundir.files import read_run_id
 from calopd.transport import auth
-from calopd.transport.redis_queue import Queue, connect
+from calopd.transport.queue import open_queue
 from calopd.transport.teacher_client import TeacherClient
 from services.rollout.app import create_app
 from services.rollout.sampler import SamplingBackend, SamplingEngine
@@ -88,7 +88,7 @@ async def serve(config: Config) -> None:
 
     worker = Worker(
         os.environ.get(WORKER.name, f"{socket.gethostname()}-{rollout.port}"),
-        queue=Queue(connect(config.queue.url), read_run_id(config.run_dir)),
+        queue=open_queue(config.queue.url, read_run_id(config.run_dir)),
         engine=engine,
         teacher=teacher,
         prompts=Prompts.configured(config, tokenizer, problems),

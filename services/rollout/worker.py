@@ -20,7 +20,7 @@ from calopd.core.types import Problem, Sample, Ticket, Trajectory
 from calopd.data.answers import answered_after_think, is_correct
 from calopd.models.prompts import Prompts
 from calopd.rundir.policies import verify_policy
-from calopd.transport.redis_queue import Claim, Queue
+from calopd.transport.queue import Claim, Queue
 from calopd.transport.teacher_client import TeacherClient
 from services.rollout import prometheus
 from services.rollout.sampler import SampleRequest, SamplingEngine, WrongPolicy
@@ -66,7 +66,7 @@ class Worker:
         try:
             for claim in (mine := await asyncio.to_thread(self.queue.own_claims, self.name)):
                 if claim.ticket.is_evaluation:
-                    await asyncio.to_thread(self.queue.put_back, claim)
+                    await asyncio.to_thread(self.queue.give_back, claim)
             self._start([claim for claim in mine if not claim.ticket.is_evaluation])
             loop = asyncio.get_running_loop()
             look_for_abandoned = loop.time() + self.lease_seconds
@@ -128,10 +128,10 @@ class Worker:
         self._active.pop(claim.entry, None)
         self._urgent.discard(claim.ticket.id)
         if task.cancelled() and claim.ticket.is_evaluation and not self._ending:
-            self._spawn(self._put_back(claim))
+            self._spawn(self._give_back(claim))
 
-    async def _put_back(self, claim: Claim) -> None:
-        await asyncio.to_thread(self.queue.put_back, claim)
+    async def _give_back(self, claim: Claim) -> None:
+        await asyncio.to_thread(self.queue.give_back, claim)
         prometheus.trajectories.labels("put back").inc()
 
     def _preempt(self) -> None:
@@ -143,22 +143,22 @@ class Worker:
     async def _keep_claims(self) -> None:
         while True:
             await asyncio.sleep(self.lease_seconds / 3)
-            await asyncio.to_thread(self.queue.keep, self.name, list(self._active.values()))
+            await asyncio.to_thread(self.queue.renew, self.name, list(self._active.values()))
 
     async def _follow_policies(self) -> None:
         """Load what is announced, so that the first ticket of a step finds its policy there."""
         last = "0-0"
         while True:
-            announced = await asyncio.to_thread(self.queue.policy_announced, last, 1.0)
+            announced = await asyncio.to_thread(self.queue.wait_for_policy, last, 1.0)
             if announced is None:
                 continue
-            last, version, sha256 = announced
+            last, version = announced.entry, announced.version
             if version < self.engine.policy_version:
                 # Old news; a ticket that wants it all the same has it loaded.
                 continue
             self._preempt()
             try:
-                await self._ensure_policy(version, sha256)
+                await self._ensure_policy(version, announced.sha256)
             except PolicyError as error:
                 log.warning("announced policy %d: %s", version, error)
 
@@ -171,7 +171,7 @@ class Worker:
             prometheus.trajectories.labels("committed" if fresh else "duplicate").inc()
         except (InvalidRequest, ConfigError) as error:
             log.error("ticket %s is set aside: %s", claim.ticket.id, error)
-            await asyncio.to_thread(self.queue.bury, claim, str(error))
+            await asyncio.to_thread(self.queue.dead_letter, claim, str(error))
             prometheus.trajectories.labels("dead").inc()
         except Exception as error:  # not the ticket's fault: its claim runs out, and somebody takes it up again
             log.exception("ticket %s failed and will be taken up again", claim.ticket.id)

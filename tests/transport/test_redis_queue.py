@@ -10,7 +10,8 @@ import pytest
 
 from calopd.core.types import Sample, Sampling, ScoreOptions, Scores, Ticket, TopK, Trajectory
 from calopd.local import embedded_redis
-from calopd.transport.redis_queue import GROUP, Claim, Depth, Queue, connect
+from calopd.transport.queue import Announcement, Claim, Depth, open_queue
+from calopd.transport.redis_queue import GROUP, RedisQueue
 from services.learner.resource_collector import ResourceCollector
 
 
@@ -44,7 +45,7 @@ def trajectory(ticket_: Ticket, worker: str = "w", length: int = 5) -> Trajector
 
 @pytest.fixture
 def queue(redis_server):
-    queue = Queue(connect(redis_server.url), "r")
+    queue = open_queue(redis_server.url, "r")
     queue.join()
     queue.join()
     return queue
@@ -93,7 +94,7 @@ def test_the_first_result_wins(queue):
     assert queue.waiting() == 0
 
 
-def let_time_pass(queue: Queue, claim: Claim, worker: str, seconds: int) -> None:
+def let_time_pass(queue: RedisQueue, claim: Claim, worker: str, seconds: int) -> None:
     """The server counts a claim as idle for so long; nobody has to wait for it."""
     stream = queue._stream(claim.ticket.batch)
     queue.client.xclaim(stream, GROUP, worker, 0, [claim.entry], idle=seconds * 1000, justid=True)
@@ -105,7 +106,7 @@ def test_a_silent_worker_loses_its_tickets_and_a_busy_one_keeps_them(queue):
     (busy,) = queue.claim("busy", 1)
     for claim, worker in ((silent, "silent"), (busy, "busy")):
         let_time_pass(queue, claim, worker, seconds=100)
-    queue.keep("busy", [busy])
+    queue.renew("busy", [busy])
     taken = queue.claim_abandoned("other", 10, idle_seconds=60)
     assert [claim.ticket.index for claim in taken] == [silent.ticket.index]
     assert queue.deliveries(taken[0]) == 2
@@ -143,18 +144,18 @@ def test_a_released_batch_can_be_issued_anew(queue):
 
 
 def test_the_newest_announcement_is_found(queue):
-    assert queue.policy_announced("0-0", 0.01) is None
+    assert queue.wait_for_policy("0-0", 0.01) is None
     queue.announce_policy(1, "a")
     queue.announce_policy(2, "b")
-    entry, version, sha256 = queue.policy_announced("0-0", 1)
-    assert (version, sha256) == (2, "b")
-    assert queue.policy_announced(entry, 0.01) is None
+    newest = queue.wait_for_policy("0-0", 1)
+    assert newest == Announcement(newest.entry, 2, "b")
+    assert queue.wait_for_policy(newest.entry, 0.01) is None
 
 
 def test_a_dead_letter_arrives_as_missing_with_its_reason(queue):
     queue.open_batch("step-000000", [ticket(0)])
     (claim,) = queue.claim("a", 1)
-    assert queue.bury(claim, "prompt too long")
+    assert queue.dead_letter(claim, "prompt too long")
     (arrival,) = queue.arrivals("step-000000")
     assert arrival.tokens == 0
     assert queue.dead_letters() == [(ticket(0), "prompt too long")]
@@ -218,7 +219,7 @@ def test_nothing_is_lost_when_the_server_is_killed(redis_server, queue):
 
 
 def test_depth_tells_what_waits_and_for_how_long(redis_server):
-    queue = Queue(connect(redis_server.url), "depth")
+    queue = open_queue(redis_server.url, "depth")
     assert queue.depth() == Depth(waiting=0, claimed=0, oldest_seconds=0.0, dead=0)
     queue.open_batch("step-000000", [ticket(i) for i in range(3)])
     assert (queue.depth().waiting, queue.depth().claimed) == (3, 0)
@@ -227,7 +228,7 @@ def test_depth_tells_what_waits_and_for_how_long(redis_server):
     depth = queue.depth()
     assert (depth.waiting, depth.claimed, depth.dead) == (1, 2, 0)
     assert 0 <= depth.oldest_seconds < 60
-    queue.bury(first, "too long")
+    queue.dead_letter(first, "too long")
     queue.commit(second, trajectory(second.ticket))
     assert (queue.depth().claimed, queue.depth().dead) == (0, 1)
 
@@ -250,7 +251,7 @@ def test_evaluations_wait_apart_from_steps(queue):
     assert [claim.ticket.batch for claim in queue.claim("a", 10)] == ["step-000000"]
     claims = queue.claim_evaluations("a", 2)
     assert [claim.ticket.index for claim in claims] == [0, 1]
-    queue.keep("a", claims)
+    queue.renew("a", claims)
     assert len(queue.own_claims("a")) == 3
     assert queue.commit(claims[0], trajectory(claims[0].ticket))
     assert [arrival.index for arrival in queue.arrivals("eval-000004")] == [0]
@@ -259,16 +260,16 @@ def test_evaluations_wait_apart_from_steps(queue):
     assert taken.ticket.index == 1
 
 
-def test_a_ticket_that_is_put_back_is_anybodys_and_counts_as_new(queue):
+def test_a_ticket_given_back_can_be_claimed_again_and_counts_as_new(queue):
     queue.open_batch("eval-000004", [evaluation(0)])
     for _ in range(5):
         (claim,) = queue.claim_evaluations("a", 1)
         assert queue.deliveries(claim) == 1
-        queue.put_back(claim)
-        queue.put_back(claim)
+        queue.give_back(claim)
+        queue.give_back(claim)
     assert queue.waiting() == 1
     assert queue.own_claims("a") == []
     (claim,) = queue.claim_evaluations("b", 9)
     assert queue.commit(claim, trajectory(claim.ticket))
-    queue.put_back(claim)
+    queue.give_back(claim)
     assert queue.waiting() == 0

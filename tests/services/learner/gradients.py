@@ -16,7 +16,7 @@ import torch
 from calopd.config.sections import LearnerSection, MethodSection
 from calopd.core.losses import LossAggMode, denominator
 from calopd.core.types import Sample, Sampling, Scores, Ticket, Trajectory
-from calopd.transport.redis_queue import Arrival
+from calopd.transport.queue import Arrival
 from services.learner.accumulator import Accumulator
 from services.learner.batching import DynamicBatcher
 from services.learner.ranks import Ranks

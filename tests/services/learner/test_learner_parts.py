@@ -6,7 +6,7 @@ from hypothesis import given
 
 from calopd.core.errors import ConfigError
 from calopd.data.problems import load_all, load_problems, training_order
-from calopd.transport.redis_queue import Arrival
+from calopd.transport.queue import Arrival
 from services.learner.batching import DynamicBatcher
 from services.learner.evaluations import gain_interval
 from services.learner.schedule import learning_rate

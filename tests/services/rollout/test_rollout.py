@@ -21,9 +21,9 @@ from calopd.core.types import Sampling, ScoreOptions, Ticket
 from calopd.local import embedded_redis
 from calopd.rundir.files import ensure_run_id
 from calopd.rundir.policies import publish_policy
-from calopd.transport.redis_queue import Arrival, Queue, connect
 from tests.conftest import Server
 from tests.ports import free_port
+from calopd.transport.queue import Arrival, Queue, open_queue
 from tests.services.processes import service, wait_until_serving
 
 pytestmark = pytest.mark.slow
@@ -98,7 +98,7 @@ def replica(tiny):
                 return False
 
         wait(ready)
-        yield Replica(url, Queue(connect(server.url), run), run)
+        yield Replica(url, open_queue(server.url, run), run)
 
 
 def test_it_says_what_it_is(replica):

@@ -1,0 +1,190 @@
+"""The queue of a run: tickets for the rollout, trajectories for the learner, dead letters.
+
+A backend for URLs `<scheme>://...` is a module `calopd.transport.<scheme>_queue` with a function
+`open_queue(url, run, *, timeout_seconds)` that returns a subclass of `Queue`.
+"""
+
+import importlib
+import pkgutil
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from calopd.core.errors import ConfigError
+from calopd.core.types import Ticket, Trajectory
+
+_SUFFIX = "_queue"
+_ALIASES = {"rediss": "redis", "unix": "redis"}
+"""Schemes that another scheme's backend handles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A ticket held by a worker."""
+
+    entry: str
+    """The backend's id of this delivery."""
+    ticket: Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A committed result."""
+
+    entry: str
+    """Pass the last one to `Queue.arrivals` to get those after it."""
+    index: int
+    """Index of the ticket in its batch."""
+    tokens: int
+    """Length of prompt and response; 0 = a dead letter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """A published policy."""
+
+    entry: str
+    version: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """The amount of work in the queue."""
+
+    waiting: int
+    """Tickets that no worker holds."""
+    claimed: int
+    """Tickets held by workers."""
+    oldest_seconds: float
+    """Age of the oldest unfinished ticket."""
+    dead: int
+    """Dead letters of the run."""
+
+
+class Queue(ABC):
+    """The queue of one run. Every ticket yields exactly one result, even if workers are killed at any moment.
+
+    All methods may be called from any thread.
+    """
+
+    run: str
+
+    @abstractmethod
+    def ping(self) -> None:
+        """Raise QueueUnavailable if the server does not answer."""
+
+    # The learner's side
+
+    @abstractmethod
+    def open_batch(self, batch: str, tickets: Iterable[Ticket]) -> bool:
+        """Issue the tickets of a batch; False if it is open already. A released batch is issued again."""
+
+    @abstractmethod
+    def arrivals(self, batch: str, after: str = "0-0", block_seconds: float = 1.0) -> list[Arrival]:
+        """Return the results committed after the entry `after`; wait at most `block_seconds` for the first."""
+
+    @abstractmethod
+    def results(self, batch: str, indices: Sequence[int]) -> list[Trajectory]:
+        """Return the trajectories of these tickets."""
+
+    @abstractmethod
+    def release_batch(self, batch: str) -> None:
+        """Delete the trajectories of a batch. Call it only after a durable checkpoint contains its step."""
+
+    @abstractmethod
+    def open_batches(self) -> list[str]:
+        """Return the names of the batches that are not released, in sorted order."""
+
+    @abstractmethod
+    def announce_policy(self, version: int, sha256: str) -> None:
+        """Tell the workers that a policy has been published."""
+
+    @abstractmethod
+    def dead_letters(self) -> list[tuple[Ticket, str]]:
+        """Return the tickets that cannot be completed, each with its error."""
+
+    @abstractmethod
+    def depth(self) -> Depth:
+        """Measure the queue; raises QueueUnavailable if the server does not answer."""
+
+    # The rollout's side
+
+    @abstractmethod
+    def join(self) -> None:
+        """Prepare the queue for workers. Idempotent."""
+
+    @abstractmethod
+    def own_claims(self, worker: str) -> list[Claim]:
+        """Return the tickets that this worker held before it was restarted."""
+
+    @abstractmethod
+    def claim(self, worker: str, count: int, block_seconds: float = 1.0) -> list[Claim]:
+        """Claim at most `count` free tickets of steps; wait at most `block_seconds` for the first."""
+
+    @abstractmethod
+    def claim_evaluations(self, worker: str, count: int) -> list[Claim]:
+        """Claim at most `count` free tickets of evaluations, without waiting."""
+
+    @abstractmethod
+    def claim_abandoned(
+        self, worker: str, count: int, idle_seconds: float, *, evaluations: bool = False
+    ) -> list[Claim]:
+        """Claim at most `count` tickets whose worker has not renewed its claim for `idle_seconds`."""
+
+    @abstractmethod
+    def renew(self, worker: str, claims: Sequence[Claim]) -> None:
+        """Renew the leases of claims that this worker still works on."""
+
+    @abstractmethod
+    def give_back(self, claim: Claim) -> None:
+        """Make a ticket free again, with its count of deliveries reset."""
+
+    @abstractmethod
+    def deliveries(self, claim: Claim) -> int:
+        """Return how often this ticket has been claimed."""
+
+    @abstractmethod
+    def commit(self, claim: Claim, trajectory: Trajectory) -> bool:
+        """Store the result and complete the ticket atomically; False if it has a result or its batch is released."""
+
+    @abstractmethod
+    def dead_letter(self, claim: Claim, error: str) -> bool:
+        """Complete a ticket without a result, and store it with its error; returns as `commit` does."""
+
+    @abstractmethod
+    def wait_for_policy(self, after: str, block_seconds: float) -> Announcement | None:
+        """Return the newest announcement after the entry `after`; None if there is none within `block_seconds`."""
+
+
+def open_queue(url: str, run: str, *, timeout_seconds: float | None = None) -> Queue:
+    """Open the queue of a run with the backend of the URL's scheme.
+
+    With `timeout_seconds`, calls fail after that time; without it, lost connections are retried with backoff.
+    """
+    if not url:
+        raise ConfigError(
+            "queue.url is empty: set it, or the variable CALOPD__QUEUE__URL, to redis://user:password@host/0"
+        )
+    scheme = url.partition("://")[0]
+    name = f"{__package__}.{_ALIASES.get(scheme, scheme)}{_SUFFIX}"
+    try:
+        if "://" not in url or not re.fullmatch("[a-z][a-z0-9]*", scheme):
+            raise ModuleNotFoundError(name=name)
+        backend = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:  # the backend exists; a package that it needs does not
+            raise
+        given = f"{scheme}://" if "://" in url else "a URL without a scheme"
+        expected = ", ".join(f"{known}://" for known in _schemes())
+        raise ConfigError(f"queue.url has {given}, for which there is no backend: expected one of {expected}") from None
+    queue: Queue = backend.open_queue(url, run, timeout_seconds=timeout_seconds)
+    return queue
+
+
+def _schemes() -> list[str]:
+    import calopd.transport
+
+    modules = (module.name for module in pkgutil.iter_modules(calopd.transport.__path__))
+    return sorted({*_ALIASES, *(name.removesuffix(_SUFFIX) for name in modules if name.endswith(_SUFFIX))})
