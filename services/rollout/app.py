@@ -17,7 +17,7 @@ from calopd.core.types import Problem, Sample, Sampling, Scores
 from calopd.data.answers import is_correct
 from calopd.tracking.metrics_page import metrics_of_run
 from calopd.transport import auth
-from services.rollout.sampler import SampleRequest
+from services.rollout.engines.sampling_engine import SampleRequest
 from services.rollout.worker import Worker
 
 _bearer = HTTPBearer(auto_error=False)
@@ -47,7 +47,7 @@ def create_app(worker: Worker, method: MethodSection, max_tokens: int, run: str)
 
     @app.get("/healthz")
     def healthz() -> dict[str, str]:
-        if worker.engine.failed:
+        if worker.sampler.failed:
             raise HTTPException(503, "the sampling engine has failed")
         return {"status": "alive"}
 
@@ -58,7 +58,7 @@ def create_app(worker: Worker, method: MethodSection, max_tokens: int, run: str)
             await asyncio.to_thread(worker.queue.ping)
         except QueueUnavailable as error:
             raise HTTPException(503, f"the queue cannot be reached: {error}") from None
-        return {"status": "ready", "sampler": worker.engine.name}
+        return {"status": "ready", "sampler": worker.sampler.name}
 
     @app.get("/metrics")
     def metrics() -> Response:
@@ -66,7 +66,7 @@ def create_app(worker: Worker, method: MethodSection, max_tokens: int, run: str)
 
     @app.get("/v1/policy")
     def policy() -> dict[str, Any]:
-        return {"version": worker.engine.policy_version, "sampler": worker.engine.name}
+        return {"version": worker.sampler.policy_version, "sampler": worker.sampler.name}
 
     @app.post("/v1/generate", dependencies=[Depends(check_token)])
     async def generate(request: GenerateRequest) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def create_app(worker: Worker, method: MethodSection, max_tokens: int, run: str)
         sampling = Sampling(request.temperature, request.top_p, limit)
         try:
             ids = worker.prompts.ids(problem)
-            sample = await asyncio.wrap_future(worker.engine.sample(SampleRequest(ids, sampling, request.seed)))
+            sample = await asyncio.wrap_future(worker.sampler.sample(SampleRequest(ids, sampling, request.seed)))
             text = worker.prompts.decode(sample.response_ids)
             answer: dict[str, Any] = {
                 "text": text,
@@ -83,7 +83,7 @@ def create_app(worker: Worker, method: MethodSection, max_tokens: int, run: str)
                 "logprobs": sample.logprobs.tolist(),
                 "truncated": sample.truncated,
                 "policy_version": sample.policy_version,
-                "sampler": worker.engine.name,
+                "sampler": worker.sampler.name,
             }
             if request.answer is not None:
                 answer["correct"] = await asyncio.to_thread(is_correct, text, request.answer)

@@ -1,4 +1,4 @@
-"""What a sampling engine is, and the thread that drives one: requests come and go between two of its steps."""
+"""The thread that drives a sampling engine: requests are added and removed between two of its steps."""
 
 import logging
 import threading
@@ -7,61 +7,21 @@ from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-import numpy as np
-
-from calopd.core.types import Sample, Sampling
+from calopd.core.types import Sample
 from services.rollout import prometheus
+from services.rollout.engines.sampling_engine import SampleRequest, SamplingEngine
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class SampleRequest:
-    prompt_ids: np.ndarray
-    sampling: Sampling
-    seed: int
-    policy_version: int | None = None
-    """Sample from this policy or not at all; None = from whichever is loaded."""
-    preemptible: bool = False
-    """May be dropped half-written when something more urgent comes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    key: int
-    response_ids: np.ndarray
-    logprobs: np.ndarray
-    truncated: bool
-
-
 class WrongPolicy(Exception):
-    """The engine holds another policy by now; load the right one and ask again."""
+    """The engine holds another policy: load the right one and retry."""
 
 
 class Preempted(Exception):
-    """The response was dropped half-written: ask again when there is time."""
-
-
-class SamplingBackend(Protocol):
-    """A model that writes many responses at once, a token of each a step."""
-
-    name: str
-
-    def add(self, key: int, request: SampleRequest) -> None: ...
-
-    def step(self) -> list[Finished]:
-        """Go on by one token; the responses that this completed."""
-        ...
-
-    def abort(self, keys: set[int]) -> None:
-        """Forget these responses."""
-        ...
-
-    def load(self, directory: Path) -> None:
-        """Take the weights of a verified policy; nothing is being sampled meanwhile."""
-        ...
+    """The response was dropped before it was complete: retry later."""
 
 
 @dataclass(slots=True)
@@ -81,30 +41,30 @@ class _Load:
 _Item = TypeVar("_Item", _Job, _Load)
 
 
-class SamplingEngine:
-    """A backend with its thread. All methods may be called from any thread."""
+class SamplingLoop:
+    """Steps an engine in a thread of its own. All methods may be called from any thread."""
 
-    def __init__(self, backend: SamplingBackend) -> None:
-        self.name = backend.name
+    def __init__(self, engine: SamplingEngine) -> None:
+        self.name = engine.name
         self.policy_version = 0
-        self._backend = backend
+        self._engine = engine
         self._inbox: deque[_Job | _Load] = deque()
         self._running: dict[int, _Job] = {}
         self._changed = threading.Condition()
         self._stopped = self._preempting = False
         self._next_key = 0
-        self._thread = threading.Thread(target=self._run, name="sampling-engine", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="sampling-loop", daemon=True)
         self._thread.start()
 
     def sample(self, request: SampleRequest) -> "Future[Sample]":
         return self._put(_Job(request)).future
 
     def load_policy(self, directory: Path, version: int) -> "Future[None]":
-        """Load a policy once what is being sampled is complete; later requests wait for it."""
+        """Load a policy when the running requests are complete; later requests wait for it."""
         return self._put(_Load(directory, version)).future
 
     def preempt(self) -> None:
-        """Drop what is preemptible, before the next token is sampled."""
+        """Drop all preemptible requests before the next step."""
         with self._changed:
             self._preempting = True
             self._changed.notify()
@@ -140,7 +100,7 @@ class SamplingEngine:
 
     def _drop(self) -> None:
         dropped = {key: job for key, job in self._running.items() if job.request.preemptible}
-        self._backend.abort(set(dropped))
+        self._engine.abort(set(dropped))
         waiting = [job for job in self._inbox if isinstance(job, _Job) and job.request.preemptible]
         for key in dropped:
             del self._running[key]
@@ -148,10 +108,10 @@ class SamplingEngine:
             self._inbox.remove(job)
         for job in (*dropped.values(), *waiting):
             if job.future.running() or job.future.set_running_or_notify_cancel():
-                job.future.set_exception(Preempted("something more urgent came"))
+                job.future.set_exception(Preempted("preempted by a more urgent request"))
 
     def _admit(self) -> list[_Job | _Load]:
-        """Whatever may enter now: all up to a policy to load, which waits until nothing runs."""
+        """Take the requests before the next policy to load, or that policy if nothing is running."""
         admitted: list[_Job | _Load] = []
         while self._inbox:
             if isinstance(self._inbox[0], _Load) and (self._running or admitted):
@@ -170,20 +130,20 @@ class SamplingEngine:
             return
         key, self._next_key = self._next_key, self._next_key + 1
         try:
-            self._backend.add(key, job.request)
-        except Exception as error:  # a request the backend refuses is its caller's concern
+            self._engine.add(key, job.request)
+        except Exception as error:  # the caller handles a request that the engine refuses
             job.future.set_exception(error)
             return
         self._running[key] = job
 
     def _load(self, load: _Load) -> None:
-        # From here on nobody can cancel it: an evaluation that is given up may have asked for it.
+        # Not cancellable from here on: the evaluation that asked for it may be preempted.
         if not load.future.set_running_or_notify_cancel():
             return
         start = time.monotonic()
         try:
-            self._backend.load(load.directory)
-        except Exception as error:  # the caller decides; half-loaded weights are never sampled from
+            self._engine.load(load.directory)
+        except Exception as error:  # the caller handles it; partly loaded weights are never sampled from
             self.policy_version = -1
             load.future.set_exception(error)
             return
@@ -197,8 +157,8 @@ class SamplingEngine:
     def _step(self) -> None:
         start = time.monotonic()
         try:
-            finished = self._backend.step()
-        except Exception as error:  # the engine is in an unknown state: fail all, and let the process be restarted
+            finished = self._engine.step()
+        except Exception as error:  # the state of the engine is unknown: fail all requests; the process is restarted
             log.exception("the sampling engine failed")
             for job in self._running.values():
                 job.future.set_exception(error)

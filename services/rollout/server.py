@@ -1,4 +1,4 @@
-"""Builds a rollout replica from its configuration and runs it: the HTTP app and the worker in one event loop."""
+"""Build a rollout replica from its configuration and run it: HTTP app and worker in one event loop."""
 
 import asyncio
 import logging
@@ -9,10 +9,9 @@ import grpc
 import uvicorn
 
 from calopd.config import Config
-from calopd.config.sections import RolloutSection
 from calopd.core.environment import WORKER
 from calopd.data.problems import load_all
-from calopd.models.devices import set_threads, set_vllm_environment
+from calopd.models.devices import set_threads
 from calopd.models.prompts import Prompts
 from calopd.models.tokenizers import load_tokenizer, stop_ids, vocabulary
 from calopd.rundir.files import read_run_id
@@ -20,39 +19,15 @@ from calopd.transport import auth
 from calopd.transport.queue import open_queue
 from calopd.transport.teacher_client import TeacherClient
 from services.rollout.app import create_app
-from services.rollout.sampler import SamplingBackend, SamplingEngine
+from services.rollout.engines import build_engine
+from services.rollout.sampler import SamplingLoop
 from services.rollout.worker import Worker
 
 log = logging.getLogger(__name__)
 
 
-def build_backend(
-    path: str, rollout: RolloutSection, stops: list[int], *, max_model_len: int, seed: int
-) -> SamplingBackend:
-    """The engine that the settings name, with the model at `path` loaded."""
-    if rollout.engine == "torch":
-        from services.rollout.engines.torch_sampler import TorchBackend
-
-        return TorchBackend(
-            path, stop_ids=stops, dtype=rollout.dtype, device=rollout.device, max_rows=rollout.max_in_flight
-        )
-    from services.rollout.engines.vllm_sampler import VllmBackend
-
-    set_vllm_environment(rollout.cpu_kv_cache_gib, rollout.threads)
-    return VllmBackend(
-        path,
-        stop_ids=stops,
-        max_model_len=max_model_len,
-        max_num_seqs=rollout.max_in_flight,
-        dtype=rollout.dtype,
-        seed=seed,
-        tensor_parallel_size=rollout.tensor_parallel_size,
-        gpu_memory_utilization=rollout.gpu_memory_utilization,
-    )
-
-
 async def wait_for_teacher(teacher: TeacherClient, student_vocabulary: list[str]) -> None:
-    """Ask until a teacher answers, then refuse one of another vocabulary."""
+    """Wait until all teachers answer; a teacher with another vocabulary is refused."""
     while True:
         try:
             described = await teacher.check_vocabulary(student_vocabulary)
@@ -67,16 +42,14 @@ async def wait_for_teacher(teacher: TeacherClient, student_vocabulary: list[str]
 
 
 async def serve(config: Config) -> None:
-    """Serve and work until SIGTERM or SIGINT. Claims in hand are left to others: nothing is lost."""
+    """Serve and work until SIGTERM or SIGINT. Other workers take over the claimed tickets."""
     rollout = config.rollout
     set_threads(rollout.threads)
     tokenizer = load_tokenizer(config.student.path)
     problems = [problem for part in load_all(config.data.train, config.data.heldout) for problem in part]
     longest = config.data.max_prompt_tokens + max(rollout.max_tokens, config.evaluation.max_tokens) + 1
     stops = stop_ids(config.student.path, tokenizer)
-    engine = SamplingEngine(
-        build_backend(config.student.path, rollout, stops, max_model_len=longest, seed=config.run.seed)
-    )
+    engine = build_engine(config.student.path, rollout, stop_ids=stops, max_model_len=longest, seed=config.run.seed)
     log.info("sampler: %s", engine.name)
     teacher = TeacherClient(
         config.teacher_addresses,
@@ -89,7 +62,7 @@ async def serve(config: Config) -> None:
     worker = Worker(
         os.environ.get(WORKER.name, f"{socket.gethostname()}-{rollout.port}"),
         queue=open_queue(config.queue.url, read_run_id(config.run_dir)),
-        engine=engine,
+        sampler=SamplingLoop(engine),
         teacher=teacher,
         prompts=Prompts.configured(config, tokenizer, problems),
         policies=config.policies,

@@ -23,7 +23,8 @@ from calopd.rundir.policies import verify_policy
 from calopd.transport.queue import Claim, Queue
 from calopd.transport.teacher_client import TeacherClient
 from services.rollout import prometheus
-from services.rollout.sampler import SampleRequest, SamplingEngine, WrongPolicy
+from services.rollout.engines.sampling_engine import SampleRequest
+from services.rollout.sampler import SamplingLoop, WrongPolicy
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ class Worker:
         name: str,
         *,
         queue: Queue,
-        engine: SamplingEngine,
+        sampler: SamplingLoop,
         teacher: TeacherClient,
         prompts: Prompts,
         policies: Path,
@@ -46,7 +47,7 @@ class Worker:
         max_deliveries: int,
     ) -> None:
         self.name = name
-        self.queue, self.engine, self.teacher = queue, engine, teacher
+        self.queue, self.sampler, self.teacher = queue, sampler, teacher
         self.prompts, self.policies = prompts, policies
         self.max_in_flight, self.lease_seconds, self.max_deliveries = max_in_flight, lease_seconds, max_deliveries
         self._active: dict[str, Claim] = {}
@@ -70,7 +71,7 @@ class Worker:
             self._start([claim for claim in mine if not claim.ticket.is_evaluation])
             loop = asyncio.get_running_loop()
             look_for_abandoned = loop.time() + self.lease_seconds
-            while not self.engine.failed:
+            while not self.sampler.failed:
                 for helper in helpers:
                     if helper.done():
                         helper.result()
@@ -138,7 +139,7 @@ class Worker:
         """Give up the evaluations in hand: a step needs the engine."""
         for task in self._evaluations:
             task.cancel()
-        self.engine.preempt()
+        self.sampler.preempt()
 
     async def _keep_claims(self) -> None:
         while True:
@@ -153,7 +154,7 @@ class Worker:
             if announced is None:
                 continue
             last, version = announced.entry, announced.version
-            if version < self.engine.policy_version:
+            if version < self.sampler.policy_version:
                 # Old news; a ticket that wants it all the same has it loaded.
                 continue
             self._preempt()
@@ -201,7 +202,7 @@ class Worker:
             scores=scores,
             correct=correct,
             answered_after_think=after_think,
-            sampler=self.engine.name,
+            sampler=self.sampler.name,
             worker=self.name,
         )
 
@@ -216,7 +217,7 @@ class Worker:
                 prompt_ids, ticket.sampling, ticket.seed, ticket.policy_version, preemptible=ticket.is_evaluation
             )
             try:
-                return await asyncio.wrap_future(self.engine.sample(request))
+                return await asyncio.wrap_future(self.sampler.sample(request))
             except WrongPolicy:
                 continue
 
@@ -224,7 +225,7 @@ class Worker:
         """Have this version loaded, and these bytes of it where it was published again after a restart."""
         async with self._policy_lock:
             for attempt in itertools.count(1):
-                if self.engine.policy_version == version and sha256 in (None, self._policy_sha256):
+                if self.sampler.policy_version == version and sha256 in (None, self._policy_sha256):
                     return
                 try:
                     directory, found = await asyncio.to_thread(verify_policy, self.policies, version)
@@ -236,5 +237,5 @@ class Worker:
                         raise
                     await asyncio.sleep(POLICY_PAUSE_SECONDS)
                     continue
-                await asyncio.wrap_future(self.engine.load_policy(directory, version))
+                await asyncio.wrap_future(self.sampler.load_policy(directory, version))
                 self._policy_sha256 = found

@@ -12,13 +12,13 @@ from prometheus_client import start_http_server
 
 from calopd.config import Config
 from calopd.core.errors import UnhealthyTeacher
-from calopd.models.devices import set_threads, set_vllm_environment
+from calopd.models.devices import set_threads
 from calopd.models.tokenizers import load_tokenizer, vocabulary
 from calopd.transport import auth
 from calopd.transport.v1 import teacher_scorer_pb2
 from calopd.transport.v1.teacher_scorer_pb2_grpc import add_TeacherScorerServicer_to_server
 from services.teacher_scorer.canary import TEXT, Canary
-from services.teacher_scorer.engines.scoring_engine import ScoringEngine
+from services.teacher_scorer.engines import build_engine
 from services.teacher_scorer.scheduler import Scheduler
 from services.teacher_scorer.servicer import Limits, Servicer, TokenInterceptor
 
@@ -27,33 +27,6 @@ log = logging.getLogger(__name__)
 SERVICE = teacher_scorer_pb2.DESCRIPTOR.services_by_name["TeacherScorer"].full_name
 GRACE_SECONDS = 5
 """For streams and probes that are still open when every accepted request has been answered."""
-
-
-def build_engine(config: Config) -> ScoringEngine:
-    teacher = config.teacher
-    if teacher.engine == "vllm":
-        set_vllm_environment(teacher.cpu_kv_cache_gib, teacher.threads)
-        from services.teacher_scorer.engines.vllm_scorer import VllmEngine
-
-        return VllmEngine(
-            teacher.path,
-            dtype=teacher.dtype,
-            batch_tokens=teacher.batch_tokens,
-            max_tokens=teacher.max_tokens,
-            tensor_parallel_size=teacher.tensor_parallel_size,
-            expert_parallel=teacher.expert_parallel,
-            gpu_memory_utilization=teacher.gpu_memory_utilization,
-        )
-    from services.teacher_scorer.engines.torch_scorer import TorchEngine
-
-    return TorchEngine(
-        teacher.path,
-        dtype=teacher.dtype,
-        device=teacher.device,
-        chunk=teacher.chunk,
-        tile=teacher.tile,
-        share_prefixes=teacher.share_prefixes,
-    )
 
 
 def message_options(limits: Limits) -> list[tuple[str, int]]:
@@ -72,7 +45,7 @@ async def serve(config: Config) -> None:
     teacher = config.teacher
     set_threads(teacher.threads)
     tokenizer = load_tokenizer(teacher.path)
-    engine = build_engine(config)
+    engine = build_engine(teacher)
     ids = np.asarray(tokenizer.encode(TEXT, add_special_tokens=False), dtype=np.int32)
     canary = Canary(engine, ids, teacher.dtype)
     scheduler = Scheduler(engine, batch_tokens=teacher.batch_tokens, max_waiting=teacher.max_waiting)

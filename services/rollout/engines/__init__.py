@@ -1,1 +1,19 @@
-"""Sampling engines."""
+"""Sampling engines by name. To add one, write its file, add a line here and its name to `RolloutSection.engine`."""
+
+from pkgutil import resolve_name
+
+from calopd.config.sections import RolloutSection
+from services.rollout.engines.sampling_engine import SamplingEngine
+
+ENGINES = {
+    "torch": "services.rollout.engines.torch_sampler:TorchSampler",
+    "vllm": "services.rollout.engines.vllm_sampler:VllmSampler",
+}
+
+
+def build_engine(
+    path: str, rollout: RolloutSection, *, stop_ids: list[int], max_model_len: int, seed: int
+) -> SamplingEngine:
+    """Import the engine that the settings name, and load the model at `path`."""
+    engine: type[SamplingEngine] = resolve_name(ENGINES[rollout.engine])
+    return engine.configured(path, rollout, stop_ids=stop_ids, max_model_len=max_model_len, seed=seed)

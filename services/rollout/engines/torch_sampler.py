@@ -1,21 +1,23 @@
-"""Sampling with transformers, for machines without vLLM: a wave of prompts at a time, a token of each a step."""
+"""Sampling with transformers, for machines without vLLM: one wave of prompts at a time."""
 
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import torch
 import transformers
 from transformers import DynamicCache
 
+from calopd.config.sections import RolloutSection
 from calopd.core.errors import PolicyError
 from calopd.models.devices import choose_device
 from calopd.models.loading import load_causal_lm
 from calopd.rundir.policies import load_policy
-from services.rollout.sampler import Finished, SampleRequest
+from services.rollout.engines.sampling_engine import Finished, SampleRequest
 
 
 class _Row:
-    """A response being written."""
+    """A response being generated."""
 
     def __init__(self, key: int, request: SampleRequest) -> None:
         self.key, self.request = key, request
@@ -24,8 +26,8 @@ class _Row:
         self.logprobs: list[float] = []
 
 
-class TorchBackend:
-    """Prompts wait until the wave before them is done; finished rows leave the wave at once."""
+class TorchSampler:
+    """Prompts wait until the wave before them is complete; finished rows leave the wave at once."""
 
     def __init__(self, path: str, *, stop_ids: list[int], dtype: str, device: str, max_rows: int) -> None:
         self.name = f"torch {torch.__version__} (transformers {transformers.__version__})"
@@ -38,6 +40,12 @@ class TorchBackend:
         self._wave: list[_Row] = []
         self._mask = torch.empty(0, 0, dtype=torch.long)
         self._cache = DynamicCache()
+
+    @classmethod
+    def configured(
+        cls, path: str, rollout: RolloutSection, *, stop_ids: list[int], max_model_len: int, seed: int
+    ) -> Self:
+        return cls(path, stop_ids=stop_ids, dtype=rollout.dtype, device=rollout.device, max_rows=rollout.max_in_flight)
 
     def add(self, key: int, request: SampleRequest) -> None:
         self._waiting.append(_Row(key, request))
@@ -69,7 +77,7 @@ class TorchBackend:
         return finished
 
     def _keep(self, rows: list[int]) -> None:
-        """Let go of the other rows of the wave."""
+        """Drop the other rows of the wave."""
         if len(rows) == len(self._wave):
             return
         self._wave = [self._wave[i] for i in rows]
@@ -79,7 +87,7 @@ class TorchBackend:
             self._cache.batch_select_indices(index)
 
     def _start(self) -> torch.Tensor:
-        """Read the prompts of a new wave, padded on the left."""
+        """Process the prompts of a new wave, padded on the left."""
         self._wave, self._waiting = self._waiting[: self._max_rows], self._waiting[self._max_rows :]
         prompts = [row.request.prompt_ids for row in self._wave]
         longest = max(map(len, prompts))
@@ -93,7 +101,7 @@ class TorchBackend:
         return self._forward(ids.to(self._device), (self._mask.cumsum(1) - 1).clamp(min=0))
 
     def _advance(self) -> torch.Tensor:
-        """Read the token that each row wrote last."""
+        """Process the last token of each row."""
         ids = torch.tensor([[row.ids[-1]] for row in self._wave], device=self._device)
         self._mask = torch.cat((self._mask, self._mask.new_ones(len(ids), 1)), dim=1)
         return self._forward(ids, self._mask.sum(1, keepdim=True) - 1)
@@ -111,7 +119,10 @@ class TorchBackend:
 
 
 def _draw(logits: torch.Tensor, row: _Row) -> tuple[int, float]:
-    """A token from the row's own noise, whatever else is in the wave, and its log-probability at temperature 1."""
+    """Sample a token with the row's own generator, so that it does not depend on the rest of the wave.
+
+    Returns the token and its log-probability at temperature 1.
+    """
     sampling = row.request.sampling
     logprobs = logits.log_softmax(-1)
     probabilities = (logits / sampling.temperature).softmax(-1)

@@ -1,13 +1,16 @@
-"""Sampling with vLLM: continuous batching, a seed a request, live weight updates."""
+"""Sampling with vLLM: continuous batching, one seed per request, live weight updates."""
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 
-from services.rollout.sampler import Finished, SampleRequest
+from calopd.config.sections import RolloutSection
+from calopd.core.types import Sampling
+from calopd.models.devices import set_vllm_environment
+from services.rollout.engines.sampling_engine import Finished, SampleRequest
 
 log = logging.getLogger(__name__)
 
@@ -20,15 +23,15 @@ class PolicyLoader:
 
         runner: Any = self.model_runner  # type: ignore[attr-defined]
         runner.reload_weights(weights_path=directory)
-        # On CPU the LM head is a packed copy, and with tied embeddings no tensor of a checkpoint bears its name:
-        # without this the old head would stay, off by nats and with no error.
+        # On CPU the LM head is a packed copy. With tied embeddings no tensor of a checkpoint has its name, so that
+        # without this the old head would be used without any error.
         for module in runner.model.modules():
             if isinstance(module, ParallelLMHead) and hasattr(module, "quant_method"):
                 module.quant_method.process_weights_after_loading(module)
 
 
-class VllmBackend:
-    """vLLM's synchronous engine, stepped by our thread."""
+class VllmSampler:
+    """vLLM's synchronous engine."""
 
     def __init__(
         self,
@@ -48,7 +51,7 @@ class VllmBackend:
         on_cpu = not torch.cuda.is_available()
         settings: dict[str, Any] = {}
         if on_cpu:
-            # A seeded request crashes the CPU engine when its prefill is cut in two.
+            # A seeded request crashes the CPU engine if its prefill is split.
             settings |= {"enforce_eager": True, "enable_chunked_prefill": False}
             settings |= {"max_num_batched_tokens": max(8_192, max_model_len)}
         else:
@@ -71,25 +74,25 @@ class VllmBackend:
         self._stop_ids = stop_ids
         self.name = f"vllm {vllm.__version__}"
 
-    def add(self, key: int, request: SampleRequest) -> None:
-        from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
-
-        sampling = request.sampling
-        self._engine.add_request(
-            str(key),
-            {"prompt_token_ids": request.prompt_ids.tolist()},
-            SamplingParams(
-                temperature=sampling.temperature,
-                top_p=sampling.top_p,
-                max_tokens=sampling.max_tokens,
-                seed=request.seed,
-                logprobs=0,
-                detokenize=False,
-                stop_token_ids=self._stop_ids,
-                output_kind=RequestOutputKind.FINAL_ONLY,
-            ),
+    @classmethod
+    def configured(
+        cls, path: str, rollout: RolloutSection, *, stop_ids: list[int], max_model_len: int, seed: int
+    ) -> Self:
+        set_vllm_environment(rollout.cpu_kv_cache_gib, rollout.threads)
+        return cls(
+            path,
+            stop_ids=stop_ids,
+            max_model_len=max_model_len,
+            max_num_seqs=rollout.max_in_flight,
+            dtype=rollout.dtype,
+            seed=seed,
+            tensor_parallel_size=rollout.tensor_parallel_size,
+            gpu_memory_utilization=rollout.gpu_memory_utilization,
         )
+
+    def add(self, key: int, request: SampleRequest) -> None:
+        prompt = {"prompt_token_ids": request.prompt_ids.tolist()}
+        self._engine.add_request(str(key), prompt, sampling_params(request.sampling, request.seed, self._stop_ids))
 
     def step(self) -> list[Finished]:
         finished = []
@@ -117,5 +120,22 @@ class VllmBackend:
 
     def load(self, directory: Path) -> None:
         self._engine.collective_rpc("load_policy", args=(str(directory.resolve()),))
-        # Without this, generation goes on from key-value pairs of the old weights.
+        # The cache holds keys and values of the old weights.
         self._engine.reset_prefix_cache()
+
+
+def sampling_params(sampling: Sampling, seed: int, stop_ids: list[int]) -> Any:
+    """Return vLLM's SamplingParams."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    return SamplingParams(
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        max_tokens=sampling.max_tokens,
+        seed=seed,
+        logprobs=0,
+        detokenize=False,
+        stop_token_ids=stop_ids,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )

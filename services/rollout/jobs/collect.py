@@ -32,8 +32,10 @@ from calopd.study.shards import ScoredRollout, Study, StudyRollout
 from calopd.tracking.log_format import setup_logging
 from calopd.transport import auth
 from calopd.transport.teacher_client import TeacherClient
-from services.rollout.sampler import SampleRequest, SamplingEngine
-from services.rollout.server import build_backend, wait_for_teacher
+from services.rollout.engines import build_engine
+from services.rollout.engines.sampling_engine import SampleRequest
+from services.rollout.sampler import SamplingLoop
+from services.rollout.server import wait_for_teacher
 
 log = logging.getLogger(__name__)
 
@@ -54,8 +56,8 @@ class Source(Protocol):
 class Sampled:
     """The student writes them: problems in the seeded order, a seed an index."""
 
-    def __init__(self, config: Config, prompts: Prompts, engine: SamplingEngine) -> None:
-        self._config, self._prompts, self._engine = config, prompts, engine
+    def __init__(self, config: Config, prompts: Prompts, sampler: SamplingLoop) -> None:
+        self._config, self._prompts, self._sampler = config, prompts, sampler
         self._problems = list(prompts.problems.values())
 
     async def get(self, index: int) -> Response:
@@ -63,7 +65,7 @@ class Sampled:
         ((_, number),) = training_order(len(self._problems), seed, index, 1)
         problem = self._problems[number]
         request = SampleRequest(self._prompts.ids(problem), self._config.rollout.sampling, seed * 1_000_003 + index)
-        sample = await asyncio.wrap_future(self._engine.sample(request))
+        sample = await asyncio.wrap_future(self._sampler.sample(request))
         return Response(problem, sample.response_ids, sample.logprobs, None, sample.truncated)
 
 
@@ -207,10 +209,8 @@ async def collect(config: Config, study: Study, share: Share, goal: Goal, record
         student_path, rollout = config.student.path, config.rollout
         longest = config.data.max_prompt_tokens + rollout.max_tokens + 1
         stops = stop_ids(student_path, tokenizer)
-        engine = SamplingEngine(
-            build_backend(student_path, rollout, stops, max_model_len=longest, seed=config.run.seed)
-        )
-        source = Sampled(config, prompts, engine)
+        engine = build_engine(student_path, rollout, stop_ids=stops, max_model_len=longest, seed=config.run.seed)
+        source = Sampled(config, prompts, SamplingLoop(engine))
     for each in clients:
         await wait_for_teacher(each, vocabulary(tokenizer))
     await Collector(study, share, goal, source, clients[0], prompts).run(config.rollout.max_in_flight)

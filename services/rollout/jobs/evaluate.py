@@ -67,7 +67,7 @@ def evaluate(directory: Path, replica: int, replicas: int, threads: int) -> None
                 "length": len(sample.response_ids),
                 "truncated": sample.truncated,
                 "seconds": sample.seconds,
-                "sampler": sampler.engine.name,
+                "sampler": sampler.name,
                 "text": text,
                 "response_ids": sample.response_ids.tolist(),
             }

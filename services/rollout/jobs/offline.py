@@ -10,8 +10,9 @@ from calopd.config.sections import RolloutSection
 from calopd.core.types import Problem, Sample
 from calopd.models.prompts import Prompts
 from calopd.models.tokenizers import load_tokenizer, stop_ids
-from services.rollout.sampler import SampleRequest, SamplingEngine
-from services.rollout.server import build_backend
+from services.rollout.engines import build_engine
+from services.rollout.engines.sampling_engine import SampleRequest
+from services.rollout.sampler import SamplingLoop
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -41,9 +42,11 @@ class OfflineSampler:
         self._settings = settings
         longest = max_prompt_tokens + settings.max_tokens + 1
         stops = stop_ids(path, tokenizer)
-        self.engine = SamplingEngine(build_backend(path, settings, stops, max_model_len=longest, seed=seed))
+        engine = build_engine(path, settings, stop_ids=stops, max_model_len=longest, seed=seed)
+        self.name = engine.name
+        self._loop = SamplingLoop(engine)
         if weights is not None:
-            self.engine.load_policy(weights, 0).result()
+            self._loop.load_policy(weights, 0).result()
 
     def sample(self, wanted: Iterable[tuple[Key, Problem, int]]) -> Iterator[tuple[Key, Sample, str]]:
         """For (key, problem, seed): the key, the sample and its text, in the order of completion."""
@@ -54,7 +57,7 @@ class OfflineSampler:
         def submit() -> int:
             for key, problem, seed in waiting:
                 request = SampleRequest(self.prompts.ids(problem), self._settings.sampling, seed)
-                future = self.engine.sample(request)
+                future = self._loop.sample(request)
                 future.add_done_callback(lambda done, key=key: completed.put((key, done)))  # type: ignore[misc]
                 return 1
             return 0
@@ -68,4 +71,4 @@ class OfflineSampler:
             yield key, sample, self.prompts.decode(sample.response_ids)
 
     def close(self) -> None:
-        self.engine.stop()
+        self._loop.stop()

@@ -5,6 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
+from calopd.config.sections import TeacherSection
 from calopd.core.types import LOGPROBS_ONLY, ScoreOptions
 
 
@@ -54,6 +55,11 @@ class ScoringEngine(Protocol):
     revision: str
     vocabulary_size: int
     max_positions: int
+
+    @classmethod
+    def configured(cls, teacher: TeacherSection) -> "ScoringEngine":
+        """Load the teacher with the settings of [teacher]."""
+        ...
 
     def score(self, sequences: list[SequenceToScore]) -> BatchScores: ...
 

@@ -2,11 +2,13 @@
 
 import logging
 import time
+from typing import Self
 
 import numpy as np
 import torch
 from transformers import AttentionInterface
 
+from calopd.config.sections import TeacherSection
 from calopd.core.lm_head import score_targets
 from calopd.core.types import ScoreOptions
 from calopd.models.devices import choose_device
@@ -23,7 +25,7 @@ CHUNK_AND_TILE = {"cpu": (512, 4_096), "cuda": (4_096, 16_384)}
 """Rows and vocabulary entries of one tile of logits: a CPU's caches hold it, a GPU is kept busy by it."""
 
 
-class TorchEngine:
+class TorchScorer:
     """A causal language model of transformers, on one device."""
 
     name = "torch"
@@ -42,6 +44,17 @@ class TorchEngine:
         self.max_positions = int(model.config.max_position_embeddings)
         self.revision = revision(path, model.config.to_json_string())
         log.info("teacher %s: %s, V = %d, revision %s", path, dtype, self.vocabulary_size, self.revision)
+
+    @classmethod
+    def configured(cls, teacher: TeacherSection) -> Self:
+        return cls(
+            teacher.path,
+            dtype=teacher.dtype,
+            device=teacher.device,
+            chunk=teacher.chunk,
+            tile=teacher.tile,
+            share_prefixes=teacher.share_prefixes,
+        )
 
     @torch.inference_mode()
     def score(self, sequences: list[SequenceToScore]) -> BatchScores:

@@ -9,14 +9,16 @@ import logging
 import time
 from collections import defaultdict
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 
+from calopd.config.sections import TeacherSection
 from calopd.core.errors import ConfigError
 from calopd.core.lm_head import HeadScores, score_logits, score_targets
 from calopd.core.types import ScoreOptions
+from calopd.models.devices import set_vllm_environment
 from calopd.models.loading import revision
 from services.teacher_scorer.engines.scoring_engine import BatchScores, SequenceScores, SequenceToScore
 
@@ -100,7 +102,7 @@ def _arrays(scores: HeadScores, shift: int) -> dict[str, np.ndarray]:
     return {name: tensor.cpu().numpy() for name, tensor in found.items() if tensor is not None}
 
 
-class VllmEngine:
+class VllmScorer:
     """vLLM's synchronous engine, one batch at a time."""
 
     def __init__(
@@ -148,6 +150,19 @@ class VllmEngine:
             raise ConfigError(f"teacher.path = {path!r}: vLLM cannot run it ({str(error).splitlines()[0]})") from None
         self._engine.collective_rpc("install_scorer")
         self._keys = itertools.count()
+
+    @classmethod
+    def configured(cls, teacher: TeacherSection) -> Self:
+        set_vllm_environment(teacher.cpu_kv_cache_gib, teacher.threads)
+        return cls(
+            teacher.path,
+            dtype=teacher.dtype,
+            batch_tokens=teacher.batch_tokens,
+            max_tokens=teacher.max_tokens,
+            tensor_parallel_size=teacher.tensor_parallel_size,
+            expert_parallel=teacher.expert_parallel,
+            gpu_memory_utilization=teacher.gpu_memory_utilization,
+        )
 
     def score(self, sequences: list[SequenceToScore]) -> BatchScores:
         start = time.perf_counter()

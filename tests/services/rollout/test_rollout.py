@@ -21,9 +21,9 @@ from calopd.core.types import Sampling, ScoreOptions, Ticket
 from calopd.local import embedded_redis
 from calopd.rundir.files import ensure_run_id
 from calopd.rundir.policies import publish_policy
+from calopd.transport.queue import Arrival, Queue, open_queue
 from tests.conftest import Server
 from tests.ports import free_port
-from calopd.transport.queue import Arrival, Queue, open_queue
 from tests.services.processes import service, wait_until_serving
 
 pytestmark = pytest.mark.slow

@@ -15,8 +15,9 @@ from calopd.core.lm_head import score_targets
 from calopd.core.types import Sample, Sampling
 from calopd.models.devices import set_vllm_environment
 from calopd.rundir.policies import load_policy
-from services.rollout.engines.vllm_sampler import VllmBackend
-from services.rollout.sampler import SampleRequest, SamplingEngine
+from services.rollout.engines.sampling_engine import SampleRequest
+from services.rollout.engines.vllm_sampler import VllmSampler
+from services.rollout.sampler import SamplingLoop
 
 
 def deviation(model: torch.nn.Module, requests: list[SampleRequest], samples: list[Sample]) -> float:
@@ -33,24 +34,24 @@ def deviation(model: torch.nn.Module, requests: list[SampleRequest], samples: li
 
 def main(initial: str, policy: str) -> None:
     set_vllm_environment(1, 1)
-    backend = VllmBackend(
+    vllm = VllmSampler(
         initial, stop_ids=[2], max_model_len=256, max_num_seqs=16, dtype="float32", seed=0, tensor_parallel_size=1,
         gpu_memory_utilization=0.5,
     )  # fmt: skip
-    engine = SamplingEngine(backend)
+    loop = SamplingLoop(vllm)
     draw = np.random.default_rng(0)
     # One prompt twice, so that a prefix cache that is not cleared would show.
     prompts = [draw.integers(3, 390, 64, np.int32) for _ in range(8)]
     requests = [SampleRequest(prompt, Sampling(1.0, 1.0, 40), seed) for seed, prompt in enumerate(prompts * 2)]
 
     def sample() -> list[Sample]:
-        return [future.result() for future in [engine.sample(request) for request in requests]]
+        return [future.result() for future in [loop.sample(request) for request in requests]]
 
     model = AutoModelForCausalLM.from_pretrained(initial, dtype=torch.float32).eval()
     before = sample()
     again = sample()
     old = deviation(model, requests, before)
-    engine.load_policy(Path(policy), 7).result()
+    loop.load_policy(Path(policy), 7).result()
     after = sample()
     model.load_state_dict(load_policy(Path(policy)), strict=False)
     result = {
@@ -59,12 +60,12 @@ def main(initial: str, policy: str) -> None:
         "moved": float(np.abs(before[0].logprobs[:1] - after[0].logprobs[:1]).max()),
         "repeats": all(np.array_equal(a.response_ids, b.response_ids) for a, b in zip(before, again, strict=True)),
         "version": after[0].policy_version,
-        "sampler": engine.name,
+        "sampler": loop.name,
         "stopped": sum(not s.truncated for s in before),
         "ends_with_stop": all(s.response_ids[-1] == 2 for s in before if not s.truncated),
     }
     print("RESULT " + json.dumps(result))
-    engine.stop()
+    loop.stop()
 
 
 if __name__ == "__main__":

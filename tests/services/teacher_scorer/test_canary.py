@@ -11,7 +11,7 @@ from calopd.core.errors import InvalidRequest, Overloaded, UnhealthyTeacher
 from calopd.transport.v1 import teacher_scorer_pb2 as pb
 from services.teacher_scorer.canary import Canary
 from services.teacher_scorer.engines.scoring_engine import SequenceToScore
-from services.teacher_scorer.engines.torch_scorer import TorchEngine
+from services.teacher_scorer.engines.torch_scorer import TorchScorer
 from services.teacher_scorer.scheduler import Scheduler
 from services.teacher_scorer.servicer import STATUS, Limits, Servicer
 
@@ -20,7 +20,7 @@ IDS = np.random.default_rng(0).integers(3, 390, 120, np.int32)
 
 @pytest.fixture
 def engine(tiny):
-    return TorchEngine(str(tiny.teacher), dtype="float32", device="cpu", chunk=32)
+    return TorchScorer(str(tiny.teacher), dtype="float32", device="cpu", chunk=32)
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def scheduler(engine):
     scheduler.stop()
 
 
-def spoil(engine: TorchEngine, how: str) -> None:
+def spoil(engine: TorchScorer, how: str) -> None:
     weight = engine._lm.lm_head.weight
     with torch.no_grad():
         if how == "nan":

@@ -16,7 +16,7 @@ from transformers import (
 
 from calopd.core.errors import EngineFailed
 from services.teacher_scorer.engines.scoring_engine import SequenceToScore
-from services.teacher_scorer.engines.torch_scorer import TorchEngine
+from services.teacher_scorer.engines.torch_scorer import TorchScorer
 from services.teacher_scorer.scheduler import Scheduler
 
 SMALL = {
@@ -48,7 +48,7 @@ def engine(request, tmp_path):
     torch.manual_seed(0)
     architecture, config = MODELS[request.param]
     architecture(config).save_pretrained(tmp_path)
-    return TorchEngine(str(tmp_path), dtype="float32", device="cpu")
+    return TorchScorer(str(tmp_path), dtype="float32", device="cpu")
 
 
 def test_packed_sequences_score_as_each_alone(engine):
@@ -61,7 +61,7 @@ def test_packed_sequences_score_as_each_alone(engine):
 
 
 def test_what_the_engine_fails_on_does_not_fail_its_neighbours(tiny):
-    engine = TorchEngine(str(tiny.teacher), dtype="float32", device="cpu")
+    engine = TorchScorer(str(tiny.teacher), dtype="float32", device="cpu")
     good, bad = contexts_of_one_problem()[0], SequenceToScore(np.array([5], np.int32), np.array([9_999], np.int32))
     scheduler = Scheduler(engine, batch_tokens=4_096, max_waiting=8)
 
