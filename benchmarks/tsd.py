@@ -68,7 +68,7 @@ def read_alone(study: Study) -> tuple[float, float]:
 def analyze(study: Study) -> tuple[float, float, float]:
     """Seconds and CPU seconds of the command, and its largest resident memory in MiB."""
     start, cpu = time.monotonic(), children_cpu()
-    command = [sys.executable, "-m", "calopd", "tsd", "analyze", str(study.directory)]
+    command = [sys.executable, "-m", "calopd.cli", "tsd", "analyze", str(study.directory)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     peak = 0.0
     done = threading.Event()

@@ -11,13 +11,13 @@ from calopd.evaluation import accuracy_tables
 from calopd.evaluation.benchmarks import load_benchmarks
 from calopd.evaluation.evaluated_models import Model, resolve
 from calopd.evaluation.evaluation_page import write_page
-from calopd.evaluation.job import FILE, Job, Settings
+from calopd.evaluation.job import Job, Settings
+from calopd.evaluation.layout import EvaluationDir, page_file
 from calopd.evaluation.paired_comparison import Comparison, compare
 from calopd.evaluation.results import Results, read_results
 from calopd.evaluation.run_jobs import run_job
+from calopd.rundir.files import write_text
 from calopd.rundir.policies import sha256
-
-PAGE = "evaluation.html"
 
 
 def evaluate(arguments: argparse.Namespace) -> None:
@@ -34,9 +34,9 @@ def evaluate(arguments: argparse.Namespace) -> None:
     results = []
     for model in models:
         job = Job(_settings(arguments, model), benchmarks)
-        directory = out / model.label
-        if arguments.overwrite and (directory / FILE).exists():
-            shutil.rmtree(directory)
+        directory = EvaluationDir(out / model.label)
+        if arguments.overwrite and directory.job.exists():
+            shutil.rmtree(directory.path)
         job.save(directory)
         results.append(run_job(job, directory, arguments.replicas, console))
     for result in results:
@@ -44,7 +44,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
     comparison = compare(results, student=arguments.student, teacher=arguments.teacher) if len(results) > 1 else None
     if comparison:
         _print_comparison(console, comparison)
-    console.print(f"page: {write_page(out / PAGE, results, comparison)}", highlight=False)
+    console.print(f"page: {write_page(page_file(out), results, comparison)}", highlight=False)
 
 
 def _settings(arguments: argparse.Namespace, model: Model) -> Settings:
@@ -94,7 +94,7 @@ def compare_results(arguments: argparse.Namespace) -> None:
         if arguments.out is None:
             print(text, end="")
             return
-        arguments.out.write_text(text, encoding="utf-8")
+        write_text(arguments.out, text)
         print(arguments.out)
         return
     _print_comparison(Console(soft_wrap=True), comparison)

@@ -108,14 +108,15 @@ def _run(arguments: argparse.Namespace) -> None:
     from calopd.config import check_resumable, load_config
     from calopd.core.errors import ConfigError
     from calopd.local.training import Stopped, run
+    from calopd.rundir.layout import RunDir
 
     if (arguments.config is None) == (arguments.resume is None):
         raise ConfigError("give either a configuration or --resume DIR")
-    file = arguments.resume / "config.toml" if arguments.resume else arguments.config
+    file = RunDir(arguments.resume).config if arguments.resume else arguments.config
     config = load_config(file, arguments.set)
     if arguments.resume:
         check_resumable(load_config(file, environ={}), config)
-        if config.run_dir.resolve() != arguments.resume.resolve():
+        if config.run_dir.path.resolve() != arguments.resume.resolve():
             raise ConfigError(f"{file} is of the run {config.run_dir}: resume it from the directory where it began")
     try:
         run(config, resume=arguments.resume is not None, overwrite=arguments.overwrite)
@@ -132,8 +133,9 @@ def _evaluation(name: str, arguments: argparse.Namespace) -> None:
 
 def _report(arguments: argparse.Namespace) -> None:
     from calopd.pages.report import write_report
+    from calopd.rundir.layout import RunDir
 
-    print(write_report(arguments.directory))
+    print(write_report(RunDir(arguments.directory)))
 
 
 if __name__ == "__main__":

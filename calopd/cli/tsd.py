@@ -103,6 +103,7 @@ def _analyze(arguments: argparse.Namespace) -> None:
 
     from calopd.core.tsd.deviation_sums import TAUS
     from calopd.study.analyze import analyze
+    from calopd.study.layout import StudyDir
     from calopd.study.terminal_tables import print_analysis
 
     with Progress(TextColumn("reading"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()) as progress:
@@ -116,7 +117,7 @@ def _analyze(arguments: argparse.Namespace) -> None:
             progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
     print_analysis(analysis)
-    print(f"{arguments.directory / 'analysis.json'}, tables in {arguments.directory / 'tables'}")
+    print(f"{StudyDir(arguments.directory).analysis}, tables in {StudyDir(arguments.directory).tables}")
 
 
 def _show(arguments: argparse.Namespace) -> None:
@@ -148,7 +149,8 @@ def _advise(arguments: argparse.Namespace) -> None:
     from calopd.rundir.files import write_json
     from calopd.study.advise import advise
     from calopd.study.analyze import read_analysis
+    from calopd.study.layout import StudyDir
 
     advice = advise(read_analysis(arguments.directory))
-    write_json(arguments.directory / "advice.json", advice.as_json())
+    write_json(StudyDir(arguments.directory).advice, advice.as_json())
     print(advice.text())

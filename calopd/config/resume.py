@@ -29,7 +29,7 @@ def check_resumable(saved: Config, wanted: Config) -> None:
 
 def save_with_run(config: Config) -> None:
     """Save the resolved configuration in the run's directory, or check it against the one saved there."""
-    file = config.run_dir / "config.toml"
+    file = config.run_dir.config
     if file.exists():
         check_resumable(load_config(file, environ={}), config)
         return

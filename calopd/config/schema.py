@@ -18,6 +18,7 @@ from calopd.config.sections import (
     TrackingSection,
 )
 from calopd.config.sections.base import Fixed, Section
+from calopd.rundir.layout import RunDir
 
 
 class Config(Section):
@@ -50,13 +51,13 @@ class Config(Section):
         return self
 
     @property
-    def run_dir(self) -> Path:
-        return self.run.dir / self.run.name
+    def run_dir(self) -> RunDir:
+        return RunDir(self.run.dir / self.run.name)
 
     @property
     def policies(self) -> Path:
         """Directory that the learner publishes policies in and the rollouts read them from."""
-        return self.run.policies / self.run.name if self.run.policies else self.run_dir / "policies"
+        return self.run.policies / self.run.name if self.run.policies else self.run_dir.policies
 
     @property
     def teacher_addresses(self) -> tuple[str, ...]:

@@ -9,27 +9,27 @@ from safetensors.torch import save_file
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from calopd.models.adapters import merge_adapters
+from calopd.rundir.checkpoints import MODEL_PREFIX, run_of
+from calopd.rundir.files import atomic_folder
 from calopd.rundir.policies import WEIGHTS
-
-_PREFIX = "state.model.lm."
 
 
 def export_checkpoint(checkpoint: Path, target: Path) -> Path:
     """Write the weights of a torch DCP checkpoint, adapters merged, into the directory `target`."""
-    learner = tomllib.loads((checkpoint.parent.parent / "config.toml").read_text(encoding="utf-8"))["learner"]
+    learner = tomllib.loads(run_of(checkpoint).config.read_text(encoding="utf-8"))["learner"]
     entries = dcp.FileSystemReader(checkpoint).read_metadata().state_dict_metadata
     weights = {
         name: torch.empty(entry.size, dtype=entry.properties.dtype)
         for name, entry in entries.items()
-        if name.startswith(_PREFIX) and isinstance(entry, TensorStorageMetadata)
+        if name.startswith(MODEL_PREFIX) and isinstance(entry, TensorStorageMetadata)
     }
     dcp.load(weights, checkpoint_id=checkpoint, no_dist=True)
-    weights = {name.removeprefix(_PREFIX): tensor for name, tensor in weights.items()}
+    weights = {name.removeprefix(MODEL_PREFIX): tensor for name, tensor in weights.items()}
     if learner.get("lora_rank"):
         weights = merge_adapters(weights, learner["lora_alpha"] / learner["lora_rank"])
     head, embedding = weights.get("lm_head.weight"), weights["model.embed_tokens.weight"]
     if head is not None and torch.equal(head, embedding):
         del weights["lm_head.weight"]  # tied to the embedding: a policy stores it once
-    target.mkdir(parents=True, exist_ok=True)
-    save_file(weights, target / WEIGHTS, metadata={"format": "pt"})
+    with atomic_folder(target) as folder:
+        save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
     return target

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from calopd.core.errors import ConfigError
-from calopd.rundir.policies import MANIFEST, WEIGHTS, policy_dir
+from calopd.rundir import checkpoints
+from calopd.rundir.layout import RunDir
+from calopd.rundir.policies import WEIGHTS, policy_dir, policy_versions
 
 FORMS = (
     "a model directory, a hub id (owner/name), a run directory (RUN or RUN@VERSION), a policy or a checkpoint of a run"
@@ -35,12 +37,13 @@ def resolve(text: str) -> Model:
         label, place = "", text
     place, _, version = place.partition("@") if re.search(r"@\d+$", place) else (place, "", "")
     path = Path(place)
-    if (path / "config.toml").is_file():
-        model = _of_run(path, int(version) if version else None)
+    run, above = RunDir(path), RunDir(path.parent.parent)
+    if run.config.is_file():
+        model = _of_run(run, int(version) if version else None)
     elif version:
         raise ConfigError(f"{text}: @{version} names a policy of a run, but {place} is not a run directory")
-    elif path.parent.name in ("policies", "checkpoints") and path.name.isdigit():
-        model = _of_run(path.parent.parent, int(path.name), kind=path.parent.name)
+    elif path.parent in (above.policies, above.checkpoints) and path.name.isdigit():
+        model = _of_run(above, int(path.name), kind=path.parent)
     elif (path / "config.json").is_file():
         model = Model(path.resolve().name, str(path))
     elif not path.exists() and place.count("/") == 1 and not place.startswith((".", "/", "~")):
@@ -50,29 +53,25 @@ def resolve(text: str) -> Model:
     return Model(label or model.label, model.path, model.weights, model.version)
 
 
-def _of_run(run_dir: Path, version: int | None, kind: str = "") -> Model:
+def _of_run(run: RunDir, version: int | None, kind: Path | None = None) -> Model:
+    """A policy or checkpoint of a run; without a version the exported model, or else the newest of them."""
     try:
-        config = tomllib.loads((run_dir / "config.toml").read_text(encoding="utf-8"))
-        student, run = config["student"]["path"], config.get("run", {})
+        config = tomllib.loads(run.config.read_text(encoding="utf-8"))
+        student, section = config["student"]["path"], config.get("run", {})
     except (OSError, KeyError):
-        raise ConfigError(f"{run_dir} has no config.toml with student.path: expected a run directory") from None
-    name = run_dir.resolve().name
-    published = Path(run["policies"]) / run["name"] if run.get("policies") else run_dir / "policies"
-    policies = _versions(published, MANIFEST)
-    checkpoints = _versions(run_dir / "checkpoints", "record.json")
-    if version is None and (run_dir / "model" / "config.json").is_file():
-        return Model(name, str(run_dir / "model"), version=max(policies, default=None))
-    wanted = max([*policies, *checkpoints], default=None) if version is None else version
-    if wanted in policies and kind != "checkpoints":
+        raise ConfigError(f"{run} has no {run.config.name} with student.path: expected a run directory") from None
+    name = run.path.resolve().name
+    published = Path(section["policies"]) / section["name"] if section.get("policies") else run.policies
+    policies, saved = policy_versions(published), checkpoints.steps(run)
+    if version is None and (run.model / "config.json").is_file():
+        return Model(name, str(run.model), version=max(policies, default=None))
+    wanted = max([*policies, *saved], default=None) if version is None else version
+    if wanted in policies and kind != run.checkpoints:
         return Model(f"{name}@{wanted}", student, policy_dir(published, wanted), wanted)
-    if wanted in checkpoints:
-        return Model(f"{name}@{wanted}", student, run_dir / "checkpoints" / f"{wanted:06d}", wanted)
-    there = sorted({*policies, *checkpoints})
+    if wanted in saved:
+        return Model(f"{name}@{wanted}", student, run.checkpoint(wanted), wanted)
+    existing = sorted({*policies, *saved})
     raise ConfigError(
-        f"{run_dir} has no policy or checkpoint {'' if wanted is None else wanted}: "
-        + (f"available are {', '.join(map(str, there))}" if there else "the run has not published any yet")
+        f"{run} has no policy or checkpoint {'' if wanted is None else wanted}: "
+        + (f"available are {', '.join(map(str, existing))}" if existing else "the run has not published any yet")
     )
-
-
-def _versions(directory: Path, file: str) -> set[int]:
-    return {int(d.name) for d in directory.glob("*") if d.name.isdigit() and (d / file).is_file()}

@@ -4,15 +4,14 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
 from typing import Any
 
 from calopd.core.errors import ConfigError
 from calopd.core.types import Problem
 from calopd.evaluation.benchmarks import Benchmark
+from calopd.evaluation.layout import EvaluationDir
 from calopd.rundir.files import read_lines, write_json
 
-FILE = "job.json"
 _FREE = ("label", "n", "in_flight", "tensor_parallel_size", "cpu_kv_cache_gib")
 """Settings that may change when an evaluation is resumed; all others determine the samples."""
 
@@ -67,9 +66,9 @@ class Job:
                     seed = sample_seed(self.settings.seed, benchmark.name, problem.id, sample)
                     yield Task(benchmark.name, problem, sample, seed)
 
-    def save(self, directory: Path) -> None:
-        """Write job.json; raise ConfigError if the directory contains samples of another evaluation."""
-        file = directory / FILE
+    def save(self, directory: EvaluationDir) -> None:
+        """Write the job; raise ConfigError if the directory contains samples of another evaluation."""
+        file = directory.job
         if file.exists():
             self._check_same(json.loads(file.read_text(encoding="utf-8")), directory)
         benchmarks = [
@@ -83,7 +82,7 @@ class Job:
         ]
         write_json(file, {"settings": asdict(self.settings), "benchmarks": benchmarks})
 
-    def _check_same(self, saved: dict[str, Any], directory: Path) -> None:
+    def _check_same(self, saved: dict[str, Any], directory: EvaluationDir) -> None:
         ours = asdict(self.settings)
         for name in (f.name for f in fields(Settings) if f.name not in _FREE):
             if saved["settings"].get(name) != ours[name]:
@@ -102,8 +101,8 @@ class Job:
                     )
 
 
-def load_job(directory: Path) -> Job:
-    saved = json.loads((directory / FILE).read_text(encoding="utf-8"))
+def load_job(directory: EvaluationDir) -> Job:
+    saved = json.loads(directory.job.read_text(encoding="utf-8"))
     benchmarks = [
         Benchmark(b["name"], b["source"], tuple(Problem(p["id"], p["problem"], p["answer"]) for p in b["problems"]))
         for b in saved["benchmarks"]
@@ -117,14 +116,10 @@ def sample_seed(seed: int, benchmark: str, problem_id: str, sample: int) -> int:
     return int.from_bytes(digest[:4], "big")
 
 
-def journal_file(directory: Path, replica: int) -> Path:
-    return directory / "samples" / f"{replica}.jsonl"
-
-
-def read_samples(directory: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
+def read_samples(directory: EvaluationDir) -> dict[tuple[str, str, int], dict[str, Any]]:
     """Samples of all replicas by (benchmark, problem, sample); the first of duplicates is kept."""
     found: dict[tuple[str, str, int], dict[str, Any]] = {}
-    for file in sorted((directory / "samples").glob("*.jsonl")):
+    for file in directory.journals:
         for row in read_lines(file):
             found.setdefault((row["benchmark"], row["problem_id"], row["sample"]), row)
     return found

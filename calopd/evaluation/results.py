@@ -12,9 +12,9 @@ from calopd.core.errors import ConfigError
 from calopd.core.statistics import Estimate, average, majority_score
 from calopd.data.answers import answer_key
 from calopd.evaluation.job import Job, read_samples
+from calopd.evaluation.layout import EvaluationDir
 from calopd.rundir.files import write_json
 
-FILE = "results.json"
 FORMAT = 1
 MEAN = "mean"
 
@@ -116,7 +116,7 @@ _SAMPLE = (
 )  # fmt: skip
 
 
-def write_results(job: Job, directory: Path) -> Results:
+def write_results(job: Job, directory: EvaluationDir) -> Results:
     """Collect the samples of all replicas in the order of the job and write results.json atomically."""
     found = read_samples(directory)
     benchmarks: dict[str, dict[str, Any]] = {
@@ -141,13 +141,13 @@ def write_results(job: Job, directory: Path) -> Results:
     results = Results(job.settings.label, settings, list(benchmarks.values()))
     summaries = [asdict(row) for row in results.summaries()]
     value = {"format": FORMAT, "label": results.label, "settings": settings, "summary": summaries}
-    write_json(directory / FILE, {**value, "benchmarks": results.benchmarks})
+    write_json(directory.results, {**value, "benchmarks": results.benchmarks})
     return results
 
 
 def read_results(path: Path) -> Results:
     """Read results.json, given its path or its directory."""
-    file = path / FILE if path.is_dir() else path
+    file = EvaluationDir(path).results if path.is_dir() else path
     try:
         saved = json.loads(file.read_text(encoding="utf-8"))
         if saved["format"] != FORMAT:

@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from calopd.core.errors import CalopdError
-from calopd.evaluation.job import Job, journal_file, read_samples
+from calopd.evaluation.job import Job, read_samples
+from calopd.evaluation.layout import EvaluationDir
 from calopd.evaluation.results import Results, write_results
 from calopd.local.supervisor import Process
 
@@ -23,7 +24,7 @@ class EvaluationFailed(CalopdError):
     """A sampling process failed."""
 
 
-def run_job(job: Job, directory: Path, replicas: int, console: Console) -> Results:
+def run_job(job: Job, directory: EvaluationDir, replicas: int, console: Console) -> Results:
     """Sample the missing responses, then write results.json."""
     total = sum(1 for _ in job.tasks())
     keys = {task.key for task in job.tasks()}
@@ -42,7 +43,7 @@ def run_job(job: Job, directory: Path, replicas: int, console: Console) -> Resul
     return write_results(job, directory)
 
 
-def _sample(job: Job, directory: Path, replicas: int, console: Console, done: int, total: int) -> int:
+def _sample(job: Job, directory: EvaluationDir, replicas: int, console: Console, done: int, total: int) -> int:
     """Run the replicas until they finish; return the number of sampled tokens."""
     watched = [JournalProgress(directory, replica) for replica in range(replicas)]
     processes = [_process(job, directory, replica, replicas) for replica in range(replicas)]
@@ -85,8 +86,8 @@ def _check(processes: list[Process]) -> None:
 class JournalProgress:
     """Counts of the samples that another process appends to its journal."""
 
-    def __init__(self, directory: Path, replica: int) -> None:
-        self._file = journal_file(directory, replica)
+    def __init__(self, directory: EvaluationDir, replica: int) -> None:
+        self._file = directory.journal(replica)
         # The writing process removes a partial line at the end, so it is not counted here.
         self._place = self._file.read_bytes().rfind(b"\n") + 1 if self._file.exists() else 0
         self.new = self.right = self.tokens = 0
@@ -105,7 +106,7 @@ class JournalProgress:
             self.tokens += row["length"]
 
 
-def _process(job: Job, directory: Path, replica: int, replicas: int) -> Process:
+def _process(job: Job, directory: EvaluationDir, replica: int, replicas: int) -> Process:
     """The process of a replica, with its own GPUs or CPU threads."""
     settings = job.settings
     threads = max(1, (os.cpu_count() or 1) // replicas)
@@ -123,7 +124,7 @@ def _process(job: Job, directory: Path, replica: int, replicas: int) -> Process:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
     command = [sys.executable, "-m", "services.rollout.jobs.evaluate", str(directory), "--replica", str(replica)]
     command += ["--replicas", str(replicas), "--threads", str(threads)]
-    return Process(f"replica {replica}", command, directory / "logs" / f"replica-{replica}.log", environment)
+    return Process(f"replica {replica}", command, directory.logs / f"replica-{replica}.log", environment)
 
 
 def _gpus() -> list[str]:

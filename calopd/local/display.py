@@ -73,7 +73,7 @@ class Display:
     def __init__(self, config: Config, supervisor: Supervisor, console: Console) -> None:
         self._config, self._supervisor, self._console = config, supervisor, console
         self._status: dict[str, Any] = {}
-        self._rows: list[dict[str, Any]] = read_lines(config.run_dir / "metrics.jsonl")[-ROWS:]
+        self._rows: list[dict[str, Any]] = read_lines(config.run_dir.metrics)[-ROWS:]
         self._teacher = Scrape()
         self._rollouts = [Scrape() for _ in range(config.rollout.replicas)]
         self._events: list[str] = []
@@ -102,7 +102,7 @@ class Display:
         else:
             self._status = {**self._status, "phase": Phase.STARTING}
         last = self._rows[-1]["step"] if self._rows else -1
-        lines = read_lines(config.run_dir / "metrics.jsonl")
+        lines = read_lines(config.run_dir.metrics)
         for line in lines if not self._live else []:
             if line["step"] > last:
                 self._console.print(self._line(line), highlight=False)

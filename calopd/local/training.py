@@ -1,6 +1,5 @@
 """`calopd run`: a whole run on one machine, from the first process to the report."""
 
-import fcntl
 import json
 import os
 import secrets
@@ -20,7 +19,10 @@ from calopd.local import embedded_redis
 from calopd.local.display import Display
 from calopd.local.supervisor import Process, Supervisor
 from calopd.pages.report import write_report
-from calopd.rundir.files import ensure_run_id
+from calopd.rundir.files import write_text
+from calopd.rundir.layout import RunDir
+from calopd.rundir.locks import exclusive
+from calopd.rundir.run_id import ensure_run_id
 
 POLL_SECONDS = 0.5
 
@@ -29,20 +31,20 @@ class Stopped(Exception):
     """The user asked to stop."""
 
 
-def run(config: Config, *, resume: bool, overwrite: bool) -> Path:
-    """Train to the end and write the report; the run's directory."""
+def run(config: Config, *, resume: bool, overwrite: bool) -> None:
+    """Train to the end and write the report."""
     run_dir = config.run_dir
     console = Console(soft_wrap=True)
     preflight.check(config)
-    if not resume and not overwrite and any(path.name != ".lock" for path in run_dir.glob("*")):
+    if not resume and not overwrite and run_dir.contents:
         raise ConfigError(
             f"{run_dir} exists: go on with it by `calopd run --resume {run_dir}`, or start anew with --overwrite"
         )
-    run_dir.mkdir(parents=True, exist_ok=True)
-    with _locked(run_dir):
+    run_dir.path.mkdir(parents=True, exist_ok=True)
+    with exclusive(run_dir.launcher_lock, f"{run_dir} is being run by another process"):
         if not resume:
             _empty(run_dir)
-        (run_dir / "config.toml").write_text(config.to_toml(), encoding="utf-8")
+        write_text(run_dir.config, config.to_toml())
         ensure_run_id(run_dir)
         supervisor = Supervisor()
         with stoppable(supervisor):
@@ -52,7 +54,6 @@ def run(config: Config, *, resume: bool, overwrite: bool) -> Path:
                 supervisor.stop()
     report = write_report(run_dir)
     _say_summary(console, run_dir, report)
-    return run_dir
 
 
 def _train(config: Config, supervisor: Supervisor, console: Console) -> None:
@@ -70,19 +71,19 @@ def _train(config: Config, supervisor: Supervisor, console: Console) -> None:
     else:
         password = secrets.token_urlsafe(24)
         url = embedded_redis.server_url(config.queue.port, password)
-        command = embedded_redis.server_command(run_dir / "redis", config.queue.port, password)
-        supervisor.add(Process("redis", command, run_dir / "logs" / "redis.log"))
+        command = embedded_redis.server_command(run_dir.redis, config.queue.port, password)
+        supervisor.add(Process("redis", command, run_dir.logs / "redis.log"))
     embedded_redis.wait_until_ready(url)
     environment["CALOPD__QUEUE__URL"] = url
 
     def service(name: str, module: str, *settings: str, launcher: tuple[str, ...] = (), threads: int = 0) -> Process:
-        command = [sys.executable, *launcher, "-m", module, "--config", str(run_dir / "config.toml")]
+        command = [sys.executable, *launcher, "-m", module, "--config", str(run_dir.config)]
         for setting in settings:
             command += ["--set", setting]
         limits = {"OMP_NUM_THREADS": str(threads)} if threads else {}
-        return supervisor.add(Process(name, command, run_dir / "logs" / f"{name}.log", {**environment, **limits}))
+        return supervisor.add(Process(name, command, run_dir.logs / f"{name}.log", {**environment, **limits}))
 
-    console.print(f"run {run_dir}: starting teacher, rollout and learner (logs in {run_dir / 'logs'})", highlight=False)
+    console.print(f"run {run_dir}: starting teacher, rollout and learner (logs in {run_dir.logs})", highlight=False)
     if not config.teacher.addresses:
         service("teacher", "services.teacher_scorer", threads=config.teacher.threads)
     for replica in range(config.rollout.replicas):
@@ -122,28 +123,17 @@ def stoppable(supervisor: Supervisor) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-@contextmanager
-def _locked(run_dir: Path) -> Iterator[None]:
-    """One launcher a run."""
-    with (run_dir / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(f"{run_dir} is being run by another process") from None
-        yield
-
-
-def _empty(run_dir: Path) -> None:
+def _empty(run_dir: RunDir) -> None:
     """Remove an earlier run, and nothing that is not one."""
-    contents = [path for path in run_dir.iterdir() if path.name != ".lock"]
-    if contents and not (run_dir / "config.toml").exists() and not (run_dir / "run.json").exists():
+    contents = run_dir.contents
+    if contents and not run_dir.is_run:
         raise CalopdError(f"{run_dir} holds something that is no run: it is left alone, choose another run.name")
     for path in contents:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def _say_summary(console: Console, run_dir: Path, report: Path) -> None:
-    summary = json.loads((run_dir / "summary.json").read_text())
+def _say_summary(console: Console, run_dir: RunDir, report: Path) -> None:
+    summary = json.loads(run_dir.summary.read_text())
     if summary["gain_interval_95"] is not None:
         low, high = summary["gain_interval_95"]
         console.print(

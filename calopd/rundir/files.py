@@ -1,94 +1,134 @@
-"""A run's directory: config.toml, run.json, metrics.jsonl, checkpoints/, policies/, logs/, model/, report.html."""
+"""Files and folders that are either complete or absent, whatever is killed and whenever the power fails.
 
-import fcntl
+Everything is written under a temporary name, synced to the disk (the files and the folders that list them) and renamed
+into place.
+"""
+
 import json
 import os
-import secrets
-import time
-from collections.abc import Iterable
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from calopd.core.errors import ConfigError
-
-
-def ensure_run_id(run_dir: Path) -> str:
-    """The run's id, made at its first start; it keeps two runs of one name apart in a shared Redis."""
-    file = run_dir / "run.json"
-    if not file.exists():
-        write_json(file, {"id": f"{run_dir.name}-{secrets.token_hex(4)}", "started": time.time()})
-    return str(json.loads(file.read_text())["id"])
+TEMPORARY, REPLACED = ".tmp", ".old"
 
 
-def read_run_id(run_dir: Path, wait_seconds: float = 600.0) -> str:
-    """The id of a run that another process starts; waits for it."""
-    deadline = time.monotonic() + wait_seconds
-    while not (run_dir / "run.json").exists():
-        if time.monotonic() > deadline:
-            raise ConfigError(
-                f"no run.json in {run_dir} after {wait_seconds:.0f} s: is the learner up, is the volume shared?"
-            )
-        time.sleep(0.2)
-    return ensure_run_id(run_dir)
-
-
-def write_json(file: Path, value: Any) -> None:
-    """Write a whole file or none of it."""
+@contextmanager
+def atomic_file(file: Path) -> Iterator[Path]:
+    """Yield a temporary path to write to; at the end of the block it becomes `file`, after an error it is removed."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    aside = file.with_name(file.name + ".aside")
-    with aside.open("w", encoding="utf-8") as out:
-        json.dump(value, out, indent=1)
-        out.flush()
-        os.fsync(out.fileno())
-    os.replace(aside, file)
+    temporary = _beside(file, TEMPORARY)
+    try:
+        yield temporary
+        sync(temporary)
+        os.replace(temporary, file)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync(file.parent)
+
+
+@contextmanager
+def atomic_folder(target: Path) -> Iterator[Path]:
+    """Yield an empty temporary folder to fill; at the end of the block it becomes `target`.
+
+    An existing target is removed only after the new one is in place. After an error, or when the block itself removes
+    the temporary folder, the target stays as it was.
+    """
+    temporary, replaced = temporary_folder(target), _beside(target, REPLACED)
+    if replaced.exists() and not target.exists():
+        os.rename(replaced, target)  # a kill between the two renames below left no other copy
+    for leftover in (temporary, replaced):
+        shutil.rmtree(leftover, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    try:
+        yield temporary
+        if not temporary.exists():
+            return
+        sync(*temporary.rglob("*"), temporary)
+        if target.exists():
+            os.rename(target, replaced)
+        os.rename(temporary, target)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    sync(target.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def temporary_folder(target: Path) -> Path:
+    """The folder that `atomic_folder(target)` yields, for other processes that write into it too."""
+    return _beside(target, TEMPORARY)
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
+
+
+def sync(*paths: Path) -> None:
+    """Flush files and folders to the disk."""
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def write_text(file: Path, text: str) -> Path:
-    """Write a whole file or none of it."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    aside = file.with_name(file.name + ".aside")
-    aside.write_text(text, encoding="utf-8")
-    os.replace(aside, file)
+    with atomic_file(file) as temporary:
+        temporary.write_text(text, encoding="utf-8")
     return file
 
 
+def write_json(file: Path, value: Any) -> None:
+    with atomic_file(file) as temporary, temporary.open("w", encoding="utf-8") as out:
+        json.dump(value, out, indent=1)
+
+
+def write_lines(file: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Write a JSONL file."""
+    with atomic_file(file) as temporary, temporary.open("w", encoding="utf-8") as out:
+        out.writelines(json.dumps(row) + "\n" for row in rows)
+
+
 def read_lines(file: Path) -> list[dict[str, Any]]:
-    """The objects of a JSONL file; a last line cut short by a kill does not count."""
+    """The objects of a JSONL file; an incomplete last line, which a kill may leave, is ignored."""
     if not file.exists():
         return []
     lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
-def write_lines(file: Path, rows: Iterable[dict[str, Any]]) -> None:
-    """Write a whole JSONL file or none of it."""
-    aside = file.with_name(file.name + ".aside")
-    with aside.open("w", encoding="utf-8") as out:
-        out.writelines(json.dumps(row) + "\n" for row in rows)
-    os.replace(aside, file)
-
-
 def keep_lines_before(file: Path, step: int) -> None:
-    """Drop the lines of steps that will be done again."""
+    """Drop the lines of steps that will be repeated."""
     write_lines(file, [row for row in read_lines(file) if row["step"] < step])
 
 
 def append_line(file: Path, row: dict[str, Any]) -> None:
+    """Add one line to a JSONL file; it is on the disk when this returns."""
+    if not file.exists():
+        write_text(file, "")
     with file.open("a", encoding="utf-8") as out:
         out.write(json.dumps(row) + "\n")
+        out.flush()
+        os.fsync(out.fileno())
 
 
 class Journal:
-    """Lines that are on the disk one by one: a kill loses at most the line that was being written.
+    """A JSONL file with one writer, each line written at once: a kill loses at most the line being written.
 
-    One process writes; what a kill left of a half-written line is cut off before the first line is added.
+    An incomplete last line is cut off when the journal is opened.
     """
 
     def __init__(self, file: Path) -> None:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        if not file.exists():
+            write_text(file, "")
         self.rows = read_lines(file)
-        """What was there when the journal was opened."""
-        self._file = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        """The lines that were there when the journal was opened."""
+        self._file = os.open(file, os.O_RDWR | os.O_APPEND)
         os.ftruncate(self._file, file.read_bytes().rfind(b"\n") + 1)
 
     def add(self, row: dict[str, Any]) -> None:
@@ -98,17 +138,3 @@ class Journal:
 
     def close(self) -> None:
         os.close(self._file)
-
-
-def single_learner(run_dir: Path, wait_seconds: float = 30.0) -> IO[str]:
-    """A lock that one learner of a run holds while it lives; an earlier one gets a moment to end."""
-    lock = (run_dir / ".learner.lock").open("w")
-    deadline = time.monotonic() + wait_seconds
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return lock
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise ConfigError(f"another learner works on {run_dir}: two would undo each other's steps") from None
-            time.sleep(0.2)

@@ -1,8 +1,7 @@
-"""Policies on a shared volume: safetensors, a manifest with sha256, renamed into place, verified before use."""
+"""The format of a published policy: safetensors and a manifest with their sha256, which is verified before use."""
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -12,49 +11,52 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from calopd.core.errors import PolicyError
+from calopd.rundir.files import atomic_folder
+from calopd.rundir.layout import numbered, numbers
 
 WEIGHTS = "model.safetensors"
 MANIFEST = "manifest.json"
 
 
 def policy_dir(policies: Path, version: int) -> Path:
-    return policies / f"{version:06d}"
+    return numbered(policies, version)
+
+
+def policy_versions(policies: Path) -> list[int]:
+    """The versions that are published, in order."""
+    return numbers(policies, MANIFEST)
 
 
 def publish_policy(policies: Path, version: int, tensors: Mapping[str, torch.Tensor], run: str) -> str:
-    """Write policy `version` aside and rename it into place; its sha256. The same bytes are left where they are."""
+    """Write policy `version` and return its sha256. If the same bytes are published already, they stay untouched."""
     target = policy_dir(policies, version)
-    aside = target.with_name(target.name + ".aside")
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
-    save_file(
-        {name: tensor.contiguous() for name, tensor in tensors.items()}, aside / WEIGHTS, metadata={"format": "pt"}
-    )
-    digest = sha256(aside / WEIGHTS)
-    (aside / MANIFEST).write_text(json.dumps({"run": run, "version": version, "sha256": digest}))
-    sync(aside / WEIGHTS, aside / MANIFEST)
-    if target.exists():
-        try:
-            if _manifest(target)["sha256"] == digest:
-                shutil.rmtree(aside)
-                return digest
-        except PolicyError:
-            pass
-        shutil.rmtree(target)
-    os.rename(aside, target)
+    with atomic_folder(target) as folder:
+        weights = {name: tensor.contiguous() for name, tensor in tensors.items()}
+        save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+        digest = sha256(folder / WEIGHTS)
+        (folder / MANIFEST).write_text(json.dumps({"run": run, "version": version, "sha256": digest}))
+        if _published_sha256(target) == digest:
+            shutil.rmtree(folder)
     return digest
+
+
+def _published_sha256(directory: Path) -> str | None:
+    try:
+        return str(_manifest(directory)["sha256"])
+    except PolicyError:
+        return None
 
 
 def _manifest(directory: Path) -> dict[str, Any]:
     try:
         manifest: dict[str, Any] = json.loads((directory / MANIFEST).read_text())
     except (OSError, ValueError):
-        raise PolicyError(f"no policy at {directory}: it was not published, or removed") from None
+        raise PolicyError(f"no policy at {directory}: it was not published, or was removed") from None
     return manifest
 
 
 def verify_policy(policies: Path, version: int) -> tuple[Path, str]:
-    """The directory of a published policy and its sha256, after its bytes have been compared with its manifest."""
+    """The directory of a published policy and its sha256, after comparing the bytes with the manifest."""
     directory = policy_dir(policies, version)
     manifest = _manifest(directory)
     try:
@@ -80,13 +82,3 @@ def prune_policies(policies: Path, newest: int, keep: int, needed: Collection[in
 def sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def sync(*paths: Path) -> None:
-    """Have the bytes on the disk before a rename says that they are there."""
-    for path in paths:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

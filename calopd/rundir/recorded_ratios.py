@@ -5,13 +5,15 @@ from typing import Any
 
 from calopd.core.errors import ConfigError
 from calopd.rundir.files import read_lines
+from calopd.rundir.layout import RunDir
 
 
 def recorded_ratios(directory: Path, key: str, steps: int) -> list[float]:
     """r_k or z_k (`key`) of the first `steps` steps of a run, at full precision; refused if one is missing."""
-    lines: dict[int, Any] = {line["step"]: line.get(key) for line in read_lines(directory / "metrics.jsonl")}
+    file = RunDir(directory).metrics
+    lines: dict[int, Any] = {line["step"]: line.get(key) for line in read_lines(file)}
     if not lines:
-        raise ConfigError(f"method.recorded_run = {str(directory)!r}: no metrics.jsonl with steps there")
+        raise ConfigError(f"method.recorded_run = {str(directory)!r}: no {file.name} with steps there")
     missing = [step for step in range(steps) if lines.get(step) is None]
     if missing:
         raise ConfigError(

@@ -21,6 +21,7 @@ from calopd.core.tsd.summary import FORM_SHARE, Overview, summarise
 from calopd.core.tsd.token_forms import form_table
 from calopd.rundir.files import write_json
 from calopd.study.csv_tables import write_tables
+from calopd.study.layout import StudyDir
 from calopd.study.shards import Study, row_groups
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
@@ -57,15 +58,15 @@ def analyze(
     limit = min(FORM_LIMIT, sums.tokens // FORM_SHARE) if min_count is None else min_count
     table = form_table(texts, sums.count_V, sums.form_count_CVK, sums.form_size_CVK / float(RESOLUTION))
     analysis = {"study": study.facts} | summarise(sums, overview, table, limit)
-    write_json(directory / "analysis.json", analysis)
-    write_tables(directory / "tables", analysis, table.over(limit))
+    write_json(study.files.analysis, analysis)
+    write_tables(study.files.tables, analysis, table.over(limit))
     return analysis
 
 
 def read_analysis(directory: Path) -> dict[str, Any]:
-    file = directory / "analysis.json"
+    file = StudyDir(directory).analysis
     if not file.exists():
-        raise ConfigError(f"no analysis.json in {directory}: run `calopd tsd analyze {directory}` first")
+        raise ConfigError(f"no {file.name} in {directory}: run `calopd tsd analyze {directory}` first")
     analysis: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return analysis
 

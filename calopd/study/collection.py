@@ -1,7 +1,6 @@
 """`calopd tsd collect`: starts the teacher and the collectors and shows how far they are; run again, it goes on."""
 
 import argparse
-import fcntl
 import json
 import os
 import secrets
@@ -21,11 +20,12 @@ from calopd.core.contexts import BASE, group_probes
 from calopd.core.errors import ConfigError
 from calopd.local.supervisor import Process, Supervisor
 from calopd.local.training import stoppable
-from calopd.rundir.files import read_lines
+from calopd.rundir.files import read_lines, write_text
+from calopd.rundir.locks import exclusive, wait_until_unlocked
+from calopd.study.layout import StudyDir
 from calopd.study.recorded_rollouts import count_recorded, lacks_student
 from calopd.study.shards import Study, check_contexts
 
-SET_ASIDE = "set_aside-{}.jsonl"
 PAPER_TOKENS = 60_000_000
 GROUPS = ("inst", "eval", "ans", "sol")
 POLL_SECONDS = 0.5
@@ -55,10 +55,6 @@ class Goal:
         given = {"tokens": self.tokens, "rollouts": self.rollouts, "shard-tokens": self.shard_tokens}
         words = [word for key, value in given.items() if value is not None for word in (f"--{key}", str(value))]
         return [*words, "--flush-seconds", str(self.flush_seconds)]
-
-
-def progress_file(directory: Path, replica: int) -> Path:
-    return directory / "progress" / f"{replica}.json"
 
 
 def contexts_of(config: Config, chosen: str | None) -> list[str]:
@@ -97,14 +93,9 @@ def collect(config: Config, directory: Path, goal: Goal, *, chosen: str | None, 
         placement=config.method.placement,
         recorded=None if recorded is None else str(recorded),
     )
-    (directory / "config.toml").write_text(config.to_toml(), encoding="utf-8")
-    with (directory / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(f"{directory} is being collected by another process") from None
-        with (directory / ".collectors").open("w") as others:
-            fcntl.flock(others, fcntl.LOCK_EX)  # collectors of a killed start end at once; none may write after us
+    write_text(study.files.config, config.to_toml())
+    with exclusive(study.files.launcher_lock, f"{directory} is being collected by another process"):
+        wait_until_unlocked(study.files.collectors_lock)  # collectors of a killed launcher end at once
         supervisor = Supervisor()
         with stoppable(supervisor):
             try:
@@ -115,7 +106,7 @@ def collect(config: Config, directory: Path, goal: Goal, *, chosen: str | None, 
 
 def _run(config: Config, study: Study, goal: Goal, recorded: Path | None, supervisor: Supervisor) -> None:
     directory = study.directory
-    file = directory / "config.toml"
+    file = study.files.config
     environment = {
         "CALOPD_TOKEN": os.environ.get("CALOPD_TOKEN") or secrets.token_urlsafe(24),
         "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
@@ -126,7 +117,7 @@ def _run(config: Config, study: Study, goal: Goal, recorded: Path | None, superv
     def start(name: str, module: str, *words: str, threads: int = 0) -> Process:
         command = [sys.executable, "-m", module, "--config", str(file), *words]
         limits = {"OMP_NUM_THREADS": str(threads)} if threads else {}
-        return supervisor.add(Process(name, command, directory / "logs" / f"{name}.log", {**environment, **limits}))
+        return supervisor.add(Process(name, command, study.files.logs / f"{name}.log", {**environment, **limits}))
 
     words = ["--study", str(directory), *goal.arguments()]
     if recorded is not None:
@@ -145,7 +136,7 @@ def _run(config: Config, study: Study, goal: Goal, recorded: Path | None, superv
         start("teacher", "services.teacher_scorer", threads=config.teacher.threads)
     replicas = config.rollout.replicas
     for replica in range(replicas):
-        progress_file(directory, replica).unlink(missing_ok=True)
+        study.files.progress(replica).unlink(missing_ok=True)
     collectors = [
         start(
             f"collector-{replica}", "services.rollout.jobs.collect", *words, "--replica", str(replica),
@@ -153,7 +144,7 @@ def _run(config: Config, study: Study, goal: Goal, recorded: Path | None, superv
         )
         for replica in range(replicas)
     ]  # fmt: skip
-    display = _Display(goal, directory, replicas)
+    display = _Display(goal, study.files, replicas)
     with display.progress:
         while not all(collector.finished for collector in collectors):
             for event in supervisor.check():
@@ -166,9 +157,9 @@ def _run(config: Config, study: Study, goal: Goal, recorded: Path | None, superv
 class _Display:
     """Tokens and rollouts so far, with the time that is left; a line now and then where there is no terminal."""
 
-    def __init__(self, goal: Goal, directory: Path, replicas: int) -> None:
+    def __init__(self, goal: Goal, files: StudyDir, replicas: int) -> None:
         self._first: tuple[float, int] | None = None
-        self._directory, self._replicas = directory, replicas
+        self._files, self._replicas = files, replicas
         self._unit = "tokens" if goal.tokens is not None else "rollouts"
         self._goal = goal.tokens if goal.tokens is not None else goal.rollouts or 0
         self._said = time.monotonic()
@@ -179,7 +170,7 @@ class _Display:
     def _counts(self) -> dict[str, int]:
         counts = {"rollouts": 0, "tokens": 0}
         for replica in range(self._replicas):
-            file = progress_file(self._directory, replica)
+            file = self._files.progress(replica)
             own: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
             for key in counts:
                 counts[key] += own.get(key, 0)
@@ -187,9 +178,9 @@ class _Display:
 
     def update(self, last: bool = False) -> None:
         counts = self._counts()
-        refused = sum(len(read_lines(file)) for file in self._directory.glob(SET_ASIDE.format("*")))
+        refused = sum(len(read_lines(file)) for file in self._files.refused_files)
         text = f"{counts['tokens']:,} tokens, {counts['rollouts']:,} rollouts" + (
-            f", {refused} set aside" if refused else ""
+            f", {refused} refused" if refused else ""
         )
         self.progress.update(self._task, completed=min(counts[self._unit], self._goal), counts=text)
         now, done = time.monotonic(), counts[self._unit]

@@ -9,6 +9,7 @@ from calopd.core.errors import ConfigError
 from calopd.pages.document import figure_html
 from calopd.study import figures
 from calopd.study.analyze import read_analysis
+from calopd.study.layout import StudyDir
 from calopd.study.study_page import header, write_html
 
 ROWS = ("overlap", "agreement", "sdr")
@@ -44,7 +45,7 @@ def write_comparison(first: Path, second: Path, taus: Sequence[float], out: Path
     body = f'<div class="charts sides">{heads}</div>{table}{"".join(sections)}'
     body += '<script type="application/json" id="known">{}</script>'
     title = " against ".join(directory.name for directory in (first, second))
-    return write_html(out or first / "compare.html", title, analyses[0], body)
+    return write_html(out or StudyDir(first).comparison, title, analyses[0], body)
 
 
 def _tau(analysis: dict[str, Any], taus: Sequence[float], side: int) -> str:

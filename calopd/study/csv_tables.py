@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from calopd.core.tsd.token_forms import FormTable, kind
+from calopd.rundir.files import atomic_file
 
 CsvRow = Sequence[Any]
 
@@ -71,7 +72,6 @@ def form_rows(analysis: dict[str, Any], forms: FormTable) -> Iterable[CsvRow]:
 
 
 def write_tables(folder: Path, analysis: dict[str, Any], forms: FormTable) -> None:
-    folder.mkdir(exist_ok=True)
     tables = {
         "prevalence": prevalence_rows(analysis),
         "retention": retention_rows(analysis),
@@ -82,5 +82,8 @@ def write_tables(folder: Path, analysis: dict[str, Any], forms: FormTable) -> No
         "forms": form_rows(analysis, forms),
     }
     for name, rows in tables.items():
-        with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as out:
+        with (
+            atomic_file(folder / f"{name}.csv") as temporary,
+            temporary.open("w", encoding="utf-8", newline="") as out,
+        ):
             csv.writer(out).writerows(rows)

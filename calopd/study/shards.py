@@ -6,7 +6,6 @@ compression saves a sixth of the size at best and makes reading three times slow
 """
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,7 +17,8 @@ import pyarrow.parquet as pq
 
 from calopd.core.contexts import BASE
 from calopd.core.errors import ConfigError
-from calopd.rundir.files import write_json
+from calopd.rundir.files import atomic_file, write_json
+from calopd.study.layout import StudyDir
 
 FORMAT = 1
 ROW_GROUP = 2**19
@@ -58,13 +58,13 @@ class Study:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.facts_file = directory / "study.json"
+        self.files = StudyDir(directory)
 
     @property
     def facts(self) -> dict[str, Any]:
-        if not self.facts_file.exists():
+        if not self.files.facts.exists():
             raise ConfigError(f"no study at {self.directory} (no study.json): create one with `calopd tsd collect`")
-        facts: dict[str, Any] = json.loads(self.facts_file.read_text(encoding="utf-8"))
+        facts: dict[str, Any] = json.loads(self.files.facts.read_text(encoding="utf-8"))
         return facts
 
     @property
@@ -75,7 +75,7 @@ class Study:
     def begin(self, **facts: Any) -> None:
         """Write study.json; raise ConfigError if the study exists with other settings."""
         facts = {"format": FORMAT, **facts}
-        if self.facts_file.exists():
+        if self.files.facts.exists():
             for key, value in self.facts.items():
                 if facts.get(key) != value:
                     raise ConfigError(
@@ -83,21 +83,21 @@ class Study:
                         "use the same settings to resume it, or choose another directory"
                     )
             return
-        if self.directory.exists() and any(path.name != ".lock" for path in self.directory.iterdir()):
+        if self.directory.exists() and any(path != self.files.launcher_lock for path in self.directory.iterdir()):
             raise ConfigError(f"{self.directory} is not empty and not a study: choose another directory")
-        write_json(self.facts_file, facts)
+        write_json(self.files.facts, facts)
 
     def write_tokens(self, texts: Sequence[str]) -> None:
         """Write tokens.json: the text of every token id."""
-        write_json(self.directory / "tokens.json", list(texts))
+        write_json(self.files.tokens, list(texts))
 
     def token_texts(self) -> list[str]:
-        texts: list[str] = json.loads((self.directory / "tokens.json").read_text(encoding="utf-8"))
+        texts: list[str] = json.loads(self.files.tokens.read_text(encoding="utf-8"))
         return texts
 
     @property
     def shards(self) -> list[Path]:
-        return sorted((self.directory / "shards").glob("*.parquet"))
+        return self.files.shards
 
     def rollouts(self) -> Iterator[tuple[Path, int, StudyRollout]]:
         """All rollouts, each with its shard and its first row."""
@@ -115,14 +115,10 @@ class Study:
         return ScoredRollout(rollout, column[TOKEN_ID], column[STUDENT], teacher)
 
     def write_shard(self, worker: int, scored: Sequence[ScoredRollout]) -> Path:
-        """Write a shard aside and rename it into place; its name is the worker's and its turn."""
-        folder = self.directory / "shards"
-        folder.mkdir(parents=True, exist_ok=True)
-        turns = [int(path.stem.split("-")[1]) for path in folder.glob(f"{worker:03d}-*.parquet")]
-        target = folder / f"{worker:03d}-{max(turns, default=-1) + 1:06d}.parquet"
-        aside = target.with_suffix(".aside")
-        _write(aside, self.contexts, scored)
-        os.replace(aside, target)
+        """Write the next shard of a worker."""
+        target = self.files.next_shard(worker)
+        with atomic_file(target) as temporary:
+            _write(temporary, self.contexts, scored)
         return target
 
 
@@ -136,10 +132,7 @@ def _write(file: Path, contexts: Sequence[str], scored: Sequence[ScoredRollout])
     rollouts = json.dumps([asdict(part.rollout) for part in scored])
     schema = pa.schema(fields, metadata={ROLLOUTS: rollouts.encode()})
     arrays = [pa.array(values, field.type) for values, field in zip(columns.values(), fields, strict=True)]
-    with file.open("wb") as out:
-        pq.write_table(pa.Table.from_arrays(arrays, schema=schema), out, **SETTINGS)
-        out.flush()
-        os.fsync(out.fileno())
+    pq.write_table(pa.Table.from_arrays(arrays, schema=schema), file, **SETTINGS)
 
 
 def rollouts_of(shard: Path) -> list[StudyRollout]:

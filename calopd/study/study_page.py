@@ -10,6 +10,7 @@ from calopd.rundir.files import write_text
 from calopd.study import figures
 from calopd.study.advise import HIGH, LOW, advise
 from calopd.study.analyze import read_analysis
+from calopd.study.layout import StudyDir
 from calopd.study.rollout_view import choose, packed
 from calopd.study.shards import Study, StudyRollout
 from calopd.study.study_assets import SCRIPT, STYLE
@@ -41,7 +42,7 @@ def write_page(directory: Path, out: Path | None = None, *, chosen: list[int], c
             f'<script type="application/json" id="known">{script_json(_known(analysis))}</script>',
         )
     )
-    return write_html(out or directory / "tsd.html", f"TSD study {directory.name}", analysis, body)
+    return write_html(out or StudyDir(directory).page, f"TSD study {directory.name}", analysis, body)
 
 
 def write_html(target: Path, title: str, analysis: dict[str, Any], body: str) -> Path:

@@ -6,7 +6,7 @@ from calopd.tracking.tracker import Line, TrackedRun, Tracker
 
 class JsonlTracker(Tracker):
     def __init__(self, run: TrackedRun) -> None:
-        self._file = run.directory / "metrics.jsonl"
+        self._file = run.directory.metrics
         keep_lines_before(self._file, run.first_step)
 
     def record(self, line: Line) -> None:

@@ -8,7 +8,7 @@ from calopd.tracking.tracker import Line, TrackedRun, Tracker, measured
 class TensorBoardTracker(Tracker):
     def __init__(self, run: TrackedRun) -> None:
         # TensorBoard drops what earlier event files have from `purge_step` on.
-        self._writer = SummaryWriter(run.directory / "tensorboard", purge_step=run.first_step or None)
+        self._writer = SummaryWriter(run.directory.tensorboard, purge_step=run.first_step or None)
 
     def record(self, line: Line) -> None:
         for key, value in measured(line).items():

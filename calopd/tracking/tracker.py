@@ -3,8 +3,9 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
+
+from calopd.rundir.layout import RunDir
 
 Line = Mapping[str, Any]
 """A line of metrics.jsonl: metric key -> value; None = not measured in this step."""
@@ -14,7 +15,7 @@ Line = Mapping[str, Any]
 class TrackedRun:
     """The run whose steps are recorded."""
 
-    directory: Path
+    directory: RunDir
     """The run's directory; files of trackers go there."""
     run_id: str
     name: str

@@ -20,19 +20,19 @@ class WandbTracker(Tracker):
         offline = run.mode == "offline"
         if offline:
             os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # offline: nothing is sent anywhere
-            for earlier in (run.directory / "wandb").glob(f"offline-run-*-{run_id}"):
+            for earlier in run.directory.wandb.glob(f"offline-run-*-{run_id}"):
                 shutil.rmtree(earlier)
         self._run = wandb.init(
             project=run.project,
             name=run.name,
             id=run_id,
-            dir=run.directory,
+            dir=run.directory.path,
             config=dict(run.config),
             mode=run.mode,
             resume=None if offline else "allow",
             settings=wandb.Settings(console="off", silent=True, disable_git=True),
         )
-        for line in read_lines(run.directory / "metrics.jsonl"):
+        for line in read_lines(run.directory.metrics):
             if line["step"] >= self._run.step:  # the server has the steps before; an offline run starts at 0
                 self.record(line)
 

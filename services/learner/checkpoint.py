@@ -1,9 +1,6 @@
-"""Checkpoints: torch DCP written aside and renamed, so that one that is there is whole."""
+"""Checkpoints of the student and its optimizer, written and read with torch DCP by all ranks together."""
 
-import json
-import os
-import shutil
-from dataclasses import asdict, dataclass, field
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,32 +10,14 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.stateful import Stateful
 
-from calopd.rundir.files import write_json
-from calopd.rundir.policies import sync
+from calopd.rundir.checkpoints import Record, prune, read_record, write_record
+from calopd.rundir.files import atomic_folder, temporary_folder
+from calopd.rundir.layout import RunDir
 from services.learner.student import Student
-
-RECORD = "record.json"
-
-
-@dataclass(slots=True)
-class Record:
-    """What a checkpoint says beside the tensors."""
-
-    step: int = 0
-    """Optimizer steps done = version of the policy in it."""
-    issued: int = 0
-    used: dict[str, list[int]] = field(default_factory=dict)
-    """Batch -> indices of the tickets whose trajectories entered its gradient, as often as they did."""
-    seconds: float = 0.0
-    sampler: str = ""
-
-    @property
-    def trajectories_used(self) -> int:
-        return sum(len(indices) for indices in self.used.values())
 
 
 class _State(Stateful):
-    """Model and optimizer as DCP wants them."""
+    """Model and optimizer in the form that DCP expects."""
 
     def __init__(self, student: Student, optimizer: torch.optim.Optimizer) -> None:
         self._student, self._optimizer = student, optimizer
@@ -53,46 +32,20 @@ class _State(Stateful):
         )
 
 
-def _directory(run_dir: Path, step: int) -> Path:
-    return run_dir / "checkpoints" / f"{step:06d}"
-
-
-def latest(run_dir: Path) -> Path | None:
-    """The newest whole checkpoint."""
-    found = [d for d in (run_dir / "checkpoints").glob("*") if d.name.isdigit() and (d / RECORD).exists()]
-    return max(found, default=None)
-
-
-def read_record(directory: Path) -> Record:
-    return Record(**json.loads((directory / RECORD).read_text()))
-
-
-def save(run_dir: Path, student: Student, optimizer: torch.optim.Optimizer, record: Record, keep: int) -> None:
-    """Write a checkpoint; all ranks call it, and it is durable when it returns."""
-    target = _directory(run_dir, record.step)
-    aside = target.with_name(target.name + ".aside")
-    if dist.get_rank() == 0:
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
-    dist.barrier()
-    dcp.save({"state": _State(student, optimizer)}, checkpoint_id=aside)
-    if dist.get_rank() == 0:
-        write_json(aside / RECORD, asdict(record))
-        sync(*(file for file in aside.rglob("*") if file.is_file()), aside)
-        # Should one of this step be there, it goes only after the new one is in its place.
-        old = target.with_name(target.name + ".old")
-        shutil.rmtree(old, ignore_errors=True)
-        if target.exists():
-            os.rename(target, old)
-        os.rename(aside, target)
-        shutil.rmtree(old, ignore_errors=True)
-        sync(target.parent)
-        for old in sorted(d for d in target.parent.glob("*") if d.name.isdigit())[:-keep]:
-            shutil.rmtree(old, ignore_errors=True)
+def save(run_dir: RunDir, student: Student, optimizer: torch.optim.Optimizer, record: Record, keep: int) -> None:
+    """Write a checkpoint; all ranks call this, and the checkpoint is durable when it returns."""
+    first, target = dist.get_rank() == 0, run_dir.checkpoint(record.step)
+    with atomic_folder(target) if first else nullcontext(temporary_folder(target)) as folder:
+        dist.barrier()  # rank 0 has created the folder
+        dcp.save({"state": _State(student, optimizer)}, checkpoint_id=folder)
+        if first:
+            write_record(folder, record)
+    if first:
+        prune(run_dir, keep)
     dist.barrier()
 
 
-def load(directory: Path, student: Student, optimizer: torch.optim.Optimizer) -> Record:
-    """Take up a checkpoint, written by any number of ranks."""
-    dcp.load({"state": _State(student, optimizer)}, checkpoint_id=directory)
-    return read_record(directory)
+def load(checkpoint: Path, student: Student, optimizer: torch.optim.Optimizer) -> Record:
+    """Restore a checkpoint that was written by any number of ranks."""
+    dcp.load({"state": _State(student, optimizer)}, checkpoint_id=checkpoint)
+    return read_record(checkpoint)

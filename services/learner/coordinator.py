@@ -13,10 +13,12 @@ from calopd.core.phase import Phase
 from calopd.core.step_metrics import MeasuredStep, step_line
 from calopd.core.types import Ticket
 from calopd.models.tokenizers import load_tokenizer
-from calopd.rundir.files import append_line, keep_lines_before, single_learner
+from calopd.rundir import checkpoints
+from calopd.rundir.files import append_line, keep_lines_before
+from calopd.rundir.locks import single_learner
 from calopd.rundir.policies import prune_policies, publish_policy
 from calopd.transport.queue import Queue
-from services.learner import checkpoint, prometheus
+from services.learner import prometheus
 from services.learner.batching import Assignment, DynamicBatcher, assignments
 from services.learner.evaluations import Evaluations
 from services.learner.export import export_model, write_summary
@@ -39,7 +41,7 @@ class Coordinator:
         self._tokenizer = load_tokenizer(config.student.path)
         prometheus.run_info.labels(config.method.name, config.student.path, config.teacher.path).set(1)
         prometheus.steps_wanted.set(config.run.steps)
-        volumes = {"run": self._run_dir, "policies": config.policies}
+        volumes = {"run": self._run_dir.path, "policies": config.policies}
         register_resource_collector(config.queue.url, queue.run, volumes)
         self._status = Status(config.run.name, config.run.steps)
         self._evaluations = Evaluations(config, queue, self._run_dir, self._status)
@@ -50,11 +52,11 @@ class Coordinator:
         self._status.enter(phase, progress)
 
     def latest_checkpoint(self) -> Path | None:
-        return checkpoint.latest(self._run_dir)
+        return checkpoints.latest(self._run_dir)
 
     def resume(self, step: int, found: Path | None) -> None:
         """Drop what files and Redis hold beyond the checkpoint: only the checkpoint counts."""
-        keep_lines_before(self._run_dir / "trajectories.jsonl", step)
+        keep_lines_before(self._run_dir.trajectories, step)
         self._trackers = start_trackers(self._config, self._queue.run, step)
         here = step_batch(step)
         for batch in self._queue.open_batches():
@@ -90,7 +92,7 @@ class Coordinator:
         self._trackers.record(line)
         for row in sorted(measured.result.shown, key=lambda row: row["index"]):
             tokens = [self._tokenizer.decode([i]) for i in row["response_ids"]]
-            append_line(self._run_dir / "trajectories.jsonl", {"step": line["step"], **row, "tokens": tokens})
+            append_line(self._run_dir.trajectories, {"step": line["step"], **row, "tokens": tokens})
         self._status.finish_step(line)
         log.info(
             "step %d: retained %.3f, zero %.3f, accuracy %.3f, loss %.4f, %.1f s (idle %.1f)",
@@ -110,9 +112,9 @@ class Coordinator:
         """Wait for the evaluations that are still running."""
         self._evaluations.wait()
 
-    def export(self, student: Student, weights: dict[str, Tensor], record: checkpoint.Record) -> None:
+    def export(self, student: Student, weights: dict[str, Tensor], record: checkpoints.Record) -> None:
         """Write the trained student and the summary of the run, and close the trackers."""
-        export_model(self._run_dir / "model", student, weights, self._tokenizer)
+        export_model(self._run_dir.model, student, weights, self._tokenizer)
         write_summary(self._run_dir, self._config, record)
         self._trackers.close()
 
@@ -143,4 +145,4 @@ class Follower:
 
     def finish_evaluations(self) -> None: ...
 
-    def export(self, student: Student, weights: dict[str, Tensor], record: checkpoint.Record) -> None: ...
+    def export(self, student: Student, weights: dict[str, Tensor], record: checkpoints.Record) -> None: ...

@@ -8,7 +8,6 @@ for it. Each result is one file per version, so that a restart does not evaluate
 import json
 import logging
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from calopd.config import Config
@@ -17,6 +16,7 @@ from calopd.core.statistics import average, difference
 from calopd.core.types import EVALUATION, Ticket
 from calopd.data.problems import load_problems
 from calopd.rundir.files import write_json
+from calopd.rundir.layout import RunDir
 from calopd.tracking.prometheus_tracker import last_step
 from calopd.transport.queue import Queue
 from services.learner import prometheus
@@ -27,12 +27,8 @@ from services.learner.tickets import evaluation_batch, evaluation_tickets
 log = logging.getLogger(__name__)
 
 
-def evaluation_file(run_dir: Path, version: int) -> Path:
-    return run_dir / "evaluations" / f"{version:06d}.json"
-
-
-def read_evaluation(run_dir: Path, version: int) -> dict[str, Any] | None:
-    file = evaluation_file(run_dir, version)
+def read_evaluation(run_dir: RunDir, version: int) -> dict[str, Any] | None:
+    file = run_dir.evaluation(version)
     return json.loads(file.read_text()) if file.exists() else None
 
 
@@ -56,7 +52,7 @@ class _Running:
 class Evaluations:
     """The evaluations of a run; they exist on rank 0 only."""
 
-    def __init__(self, config: Config, queue: Queue, run_dir: Path, status: Status) -> None:
+    def __init__(self, config: Config, queue: Queue, run_dir: RunDir, status: Status) -> None:
         self._config, self._queue, self._run_dir, self._status = config, queue, run_dir, status
         heldout = config.data.heldout
         self._problems = load_problems(heldout) if heldout is not None and config.evaluation.problems else []
@@ -69,7 +65,7 @@ class Evaluations:
 
     def resume(self, step: int) -> None:
         """Resume running evaluations; drop those of steps after the checkpoint, which are repeated."""
-        for file in (self._run_dir / "evaluations").glob("*.json"):
+        for file in self._run_dir.evaluation_files:
             if int(file.stem) > step:
                 file.unlink()
             else:
@@ -77,7 +73,7 @@ class Evaluations:
         for batch in self._queue.open_batches():
             if batch.startswith(EVALUATION):
                 version = int(batch.removeprefix(EVALUATION))
-                if version > step or not self._problems or evaluation_file(self._run_dir, version).exists():
+                if version > step or not self._problems or self._run_dir.evaluation(version).exists():
                     self._queue.release_batch(batch)
                 else:
                     self._open(version)
@@ -86,7 +82,7 @@ class Evaluations:
         """Issue the tickets of a policy if an evaluation is due; while another one is running, warn and skip it."""
         every, last = self._config.evaluation.every, self._config.run.steps
         due = version in (0, last) or (every and version % every == 0)
-        if not (due and self._problems) or evaluation_file(self._run_dir, version).exists():
+        if not (due and self._problems) or self._run_dir.evaluation(version).exists():
             return
         if self.needed - {version} and version != last:
             prometheus.evaluations_skipped.inc()
@@ -145,7 +141,7 @@ class Evaluations:
             "response_length_mean": sum(evaluation.lengths) / max(1, len(evaluation.lengths)),
             "by_problem": by_problem,
         }
-        write_json(evaluation_file(self._run_dir, version), result)
+        write_json(self._run_dir.evaluation(version), result)
         self._queue.release_batch(evaluation_batch(version))
         del self._running[version]
         self._show(result)

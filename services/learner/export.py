@@ -1,6 +1,5 @@
-"""What a finished run leaves: the student in Hugging Face format, and summary.json."""
+"""The results of a finished run: the student in Hugging Face format, and the summary."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,30 +7,27 @@ import torch
 from safetensors.torch import save_file
 
 from calopd.config import Config
-from calopd.rundir.files import read_lines, write_json
-from services.learner.checkpoint import Record
+from calopd.rundir.checkpoints import Record
+from calopd.rundir.files import atomic_folder, read_lines, write_json
+from calopd.rundir.layout import RunDir
+from calopd.rundir.policies import WEIGHTS
 from services.learner.evaluations import gain_interval, read_evaluation
 from services.learner.student import Student
 
 
 def export_model(target: Path, student: Student, weights: dict[str, torch.Tensor], tokenizer: Any) -> None:
     """Write the trained student so that transformers and vLLM load it by path."""
-    aside = target.with_name(target.name + ".aside")
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
-    student.lm.config.save_pretrained(aside)
-    student.lm.generation_config.save_pretrained(aside)
-    tokenizer.save_pretrained(aside)
-    save_file(
-        {name: w.contiguous() for name, w in weights.items()}, aside / "model.safetensors", metadata={"format": "pt"}
-    )
-    shutil.rmtree(target, ignore_errors=True)
-    aside.rename(target)
+    with atomic_folder(target) as folder:
+        student.lm.config.save_pretrained(folder)
+        student.lm.generation_config.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        contiguous = {name: tensor.contiguous() for name, tensor in weights.items()}
+        save_file(contiguous, folder / WEIGHTS, metadata={"format": "pt"})
 
 
-def write_summary(run_dir: Path, config: Config, record: Record) -> None:
-    """summary.json: what the run came to; ratios are means over the steps."""
-    lines = read_lines(run_dir / "metrics.jsonl")
+def write_summary(run_dir: RunDir, config: Config, record: Record) -> None:
+    """Write the results of the run; ratios are means over its steps."""
+    lines = read_lines(run_dir.metrics)
     before, after = (read_evaluation(run_dir, version) for version in (0, config.run.steps))
     summary: dict[str, Any] = {
         "steps": record.step,
@@ -48,4 +44,4 @@ def write_summary(run_dir: Path, config: Config, record: Record) -> None:
         "tickets_missing": record.issued - record.trajectories_used,
         "seconds": record.seconds,
     }
-    write_json(run_dir / "summary.json", summary)
+    write_json(run_dir.summary, summary)

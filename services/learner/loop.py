@@ -15,10 +15,10 @@ from calopd.core.phase import Phase
 from calopd.core.step_metrics import MeasuredStep, StepResult
 from calopd.core.types import Ticket, Trajectory
 from calopd.data.problems import load_problems
-from calopd.rundir.files import ensure_run_id
+from calopd.rundir.checkpoints import Record
+from calopd.rundir.run_id import ensure_run_id
 from calopd.transport.queue import open_queue
 from services.learner.batching import Assignment
-from services.learner.checkpoint import Record
 from services.learner.coordinator import Coordinator, Follower
 from services.learner.ranks import Ranks
 from services.learner.tickets import step_batch, step_tickets

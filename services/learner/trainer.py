@@ -11,6 +11,7 @@ from calopd.config import Config
 from calopd.core.losses import denominator
 from calopd.core.step_metrics import StepResult, StepSums
 from calopd.core.types import MethodSettings, Plan, StepFacts, Trajectory
+from calopd.rundir.checkpoints import Record
 from calopd.rundir.recorded_ratios import recorded_ratios
 from services.learner import checkpoint
 from services.learner.accumulator import Accumulator
@@ -54,11 +55,11 @@ class Trainer:
         uses_reference = config.method.method.uses_reference
         self._reference = frozen_reference(config, ranks, self.student) if uses_reference else None
 
-    def load(self, directory: Path) -> checkpoint.Record:
+    def load(self, directory: Path) -> Record:
         """Restore a checkpoint."""
         return checkpoint.load(directory, self.student, self._optimizer)
 
-    def save(self, record: checkpoint.Record) -> None:
+    def save(self, record: Record) -> None:
         """Write a checkpoint; it is durable when this returns."""
         keep = self._config.learner.keep_checkpoints
         checkpoint.save(self._config.run_dir, self.student, self._optimizer, record, keep)

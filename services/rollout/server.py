@@ -14,7 +14,7 @@ from calopd.data.problems import load_all
 from calopd.models.devices import set_threads
 from calopd.models.prompts import Prompts
 from calopd.models.tokenizers import load_tokenizer, stop_ids, vocabulary
-from calopd.rundir.files import read_run_id
+from calopd.rundir.run_id import read_run_id
 from calopd.transport import auth
 from calopd.transport.queue import open_queue
 from calopd.transport.teacher_client import TeacherClient

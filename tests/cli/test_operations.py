@@ -8,6 +8,7 @@ from calopd.cli import download
 from calopd.config import load_config, save_with_run
 from calopd.core.errors import ConfigError
 from calopd.core.phase import Phase
+from calopd.rundir.layout import RunDir
 from calopd.tracking.metrics_page import metrics_of_run
 from calopd.tracking.prometheus_tracker import PrometheusTracker
 from calopd.tracking.tracker import TrackedRun
@@ -34,9 +35,9 @@ def config_file(tmp_path):
 
 def test_a_run_keeps_its_configuration_and_refuses_another(config_file):
     config = load_config(config_file, ["queue.url=redis://user:secret@host/0"], environ={})
-    config.run_dir.mkdir(parents=True)
+    config.run_dir.path.mkdir(parents=True)
     save_with_run(config)
-    assert "secret" not in (config.run_dir / "config.toml").read_text()
+    assert "secret" not in config.run_dir.config.read_text()
     save_with_run(load_config(config_file, ["learner.ranks=4"], environ={}))
     with pytest.raises(ConfigError, match="relaxation"):
         save_with_run(load_config(config_file, ["method.relaxation=2"], environ={}))
@@ -44,7 +45,7 @@ def test_a_run_keeps_its_configuration_and_refuses_another(config_file):
 
 def test_policies_may_have_a_volume_of_their_own(config_file, tmp_path):
     config = load_config(config_file, environ={})
-    assert config.policies == config.run_dir / "policies"
+    assert config.policies == config.run_dir.policies
     elsewhere = load_config(config_file, environ={"CALOPD__RUN__POLICIES": "/policies"})
     assert str(elsewhere.policies) == "/policies/run"
 
@@ -61,7 +62,7 @@ def test_waiting_for_models_ends_when_all_are_there(config_file, tmp_path, monke
 def test_metrics_say_of_which_run_they_are_and_nothing_that_was_not_measured(tmp_path):
     line = {"step": 3, "retained_ratio": 0.6, "region_width": None, "deviation_eval+": 0.25, "tokens": 10,
             "tickets_used": 2, "tickets_missing": 0}  # fmt: skip
-    PrometheusTracker(TrackedRun(directory=tmp_path, run_id="mine-1", name="mine")).record(line)
+    PrometheusTracker(TrackedRun(directory=RunDir(tmp_path), run_id="mine-1", name="mine")).record(line)
     status = Status("mine", steps=5)
     status.enter(Phase.WAITING)
     page = metrics_of_run("mine").decode()

@@ -12,7 +12,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from calopd.config import Config
 from calopd.config.preflight import ports
+from calopd.rundir import checkpoints
 from calopd.rundir.files import read_lines
+from calopd.rundir.policies import WEIGHTS, policy_dir
 from tests.services.processes import ROOT
 
 
@@ -27,22 +29,23 @@ def finish(process: "subprocess.Popen[str]", code: int = 0, seconds: float = 900
     return out
 
 
-def read_record(config: Config) -> dict:
-    newest = max(d for d in (config.run_dir / "checkpoints").iterdir() if d.name.isdigit())
-    return json.loads((newest / "record.json").read_text())
+def newest_record(config: Config) -> checkpoints.Record:
+    newest = checkpoints.latest(config.run_dir)
+    assert newest is not None
+    return checkpoints.read_record(newest)
 
 
 def check_finished(config: Config) -> dict:
     """Every ticket was used once, every step has its line, everything that was started is gone."""
     steps, count = config.run.steps, config.learner.trajectories
-    record = read_record(config)
-    assert record["step"] == steps
-    assert sorted(record["used"]) == [f"step-{step:06d}" for step in range(steps)]
-    assert all(Counter(used) == Counter(range(count)) for used in record["used"].values())
-    assert [line["step"] for line in read_lines(config.run_dir / "metrics.jsonl")] == list(range(steps))
-    summary = json.loads((config.run_dir / "summary.json").read_text())
+    record = newest_record(config)
+    assert record.step == steps
+    assert sorted(record.used) == [f"step-{step:06d}" for step in range(steps)]
+    assert all(Counter(used) == Counter(range(count)) for used in record.used.values())
+    assert [line["step"] for line in read_lines(config.run_dir.metrics)] == list(range(steps))
+    summary = json.loads(config.run_dir.summary.read_text())
     assert summary["tickets_issued"] == summary["trajectories_used"] == steps * count
-    assert (config.run_dir / "report.html").stat().st_size > 100_000
+    assert config.run_dir.report.stat().st_size > 100_000
     for port in ports(config).values():
         with socket.socket() as probe:
             assert probe.connect_ex(("127.0.0.1", port)), f"something still listens at port {port}"
@@ -51,11 +54,11 @@ def check_finished(config: Config) -> dict:
 
 def check_model(config: Config) -> None:
     """The exported student loads by path and is not the one it was."""
-    model = AutoModelForCausalLM.from_pretrained(config.run_dir / "model", dtype=torch.float32)
-    AutoTokenizer.from_pretrained(config.run_dir / "model")
+    model = AutoModelForCausalLM.from_pretrained(config.run_dir.model, dtype=torch.float32)
+    AutoTokenizer.from_pretrained(config.run_dir.model)
     initial = AutoModelForCausalLM.from_pretrained(config.student.path, dtype=torch.float32)
     assert not torch.equal(model.model.embed_tokens.weight, initial.model.embed_tokens.weight)
-    last = load_file(config.run_dir / "policies" / f"{config.run.steps:06d}" / "model.safetensors")
+    last = load_file(policy_dir(config.policies, config.run.steps) / WEIGHTS)
     assert torch.equal(model.model.embed_tokens.weight, last["model.embed_tokens.weight"])
 
 

@@ -85,7 +85,7 @@ def test_replicas_share_the_work_and_models_are_compared(undisturbed_eval, tmp_p
 def test_what_a_run_left_is_one_model(undisturbed, tiny, tmp_path):
     """The exported model, the last policy and the last checkpoint answer alike; the first policy does not."""
     run, last = undisturbed.run_dir, undisturbed.run.steps
-    models = [f"exported={run}", f"policy={run}@{last}", f"checkpoint={run / 'checkpoints' / f'{last:06d}'}"]
+    models = [f"exported={run}", f"policy={run}@{last}", f"checkpoint={run.checkpoint(last)}"]
     options = ["--benchmark", str(tiny.heldout), "-n", "1", "--max-tokens", "24", "--max-prompt-tokens", "256"]
     options += ["--engine", "torch", "--top-p", "1", "-o", str(tmp_path)]
     finish(start(*models, f"initial={tiny.student}", *options))
@@ -94,7 +94,7 @@ def test_what_a_run_left_is_one_model(undisturbed, tiny, tmp_path):
         for label in ("exported", "policy", "checkpoint", "initial")
     }
     assert texts["exported"] == texts["policy"] == texts["checkpoint"] != texts["initial"]
-    evaluated = json.loads((run / "evaluations" / f"{last:06d}.json").read_text())
+    evaluated = json.loads(run.evaluation(last).read_text())
     by_problem = samples(tmp_path / "exported" / "results.json")["benchmarks"][0]["samples"]
     ours = {s["problem_id"]: float(s["correct"]) for s in by_problem}
     assert all(ours[problem] == score for problem, score in evaluated["by_problem"].items())

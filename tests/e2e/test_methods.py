@@ -22,7 +22,7 @@ def train(tiny, name: str, *settings: str, steps: int = 2) -> tuple[Config, list
     finish(start(str(file), *settings_of(wanted)))
     config = load_config(file, wanted, {})
     check_finished(config)
-    return config, read_lines(config.run_dir / "metrics.jsonl")
+    return config, read_lines(config.run_dir.metrics)
 
 
 def test_exopd_extrapolates_from_the_frozen_student(tiny):
@@ -46,7 +46,7 @@ def test_exopd_with_lora_switches_the_adapter_off_and_publishes_it_merged(tiny):
     assert first["retained_ratio"] == pytest.approx(1.25, rel=1e-4)
     assert abs(second["retained_ratio"] - 1.25) > 1e-4
     assert second["logprob_mismatch"] < 1e-4, "the sampler has another student than the learner"
-    initial, final = (load_file(path / "model.safetensors") for path in (tiny.student, config.run_dir / "model"))
+    initial, final = (load_file(path / "model.safetensors") for path in (tiny.student, config.run_dir.model))
     changed = {name for name in final if not torch.equal(initial[name], final[name])}
     assert final.keys() == initial.keys()
     assert changed == {name for name in final if name.endswith("_proj.weight")}
@@ -77,7 +77,7 @@ def test_uni_opd_balances_right_and_wrong(tiny):
 def test_privileged_opd_learns_from_the_solution_and_is_measured_without(tiny, undisturbed):
     """The same rollouts as the Cal-OPD run: the overlap is with the unprivileged teacher and must be the same."""
     _, (first, _) = train(tiny, "privileged_opd")
-    other = read_lines(undisturbed.run_dir / "metrics.jsonl")[0]
+    other = read_lines(undisturbed.run_dir.metrics)[0]
     assert first["tokens"] == other["tokens"]
     assert first["top16_mass_overlap"] == pytest.approx(other["top16_mass_overlap"], rel=1e-4)
     assert first["loss"] != pytest.approx(other["loss"], rel=1e-2)
@@ -86,7 +86,7 @@ def test_privileged_opd_learns_from_the_solution_and_is_measured_without(tiny, u
 
 def test_sol_probes_need_solutions_and_say_whose_is_missing(tiny, tmp_path):
     config, _ = train(tiny, "cal_opd", 'method.probes=["sol"]', "run.name=sol-probes")
-    assert "deviation_sol+" in read_lines(config.run_dir / "metrics.jsonl")[0]
+    assert "deviation_sol+" in read_lines(config.run_dir.metrics)[0]
     bare = tmp_path / "bare.jsonl"
     rows = [json.loads(line) for line in tiny.train.read_text().splitlines()]
     bare.write_text("".join(json.dumps({**row, "solution": ""}) + "\n" for row in rows))
@@ -98,7 +98,7 @@ def test_sol_probes_need_solutions_and_say_whose_is_missing(tiny, tmp_path):
 
 
 def test_advantage_sync_keeps_what_the_recorded_run_kept(tiny, undisturbed):
-    recorded = read_lines(undisturbed.run_dir / "metrics.jsonl")
+    recorded = read_lines(undisturbed.run_dir.metrics)
     _, lines = train(tiny, "advantage_sync", f'method.recorded_run="{undisturbed.run_dir}"')
     for line, model in zip(lines, recorded, strict=False):
         assert line["retained_ratio"] == pytest.approx(model["retained_ratio"], rel=1e-5)
@@ -106,7 +106,7 @@ def test_advantage_sync_keeps_what_the_recorded_run_kept(tiny, undisturbed):
 
 
 def test_token_sync_zeroes_as_many_as_the_recorded_run(tiny, undisturbed):
-    recorded = read_lines(undisturbed.run_dir / "metrics.jsonl")
+    recorded = read_lines(undisturbed.run_dir.metrics)
     _, lines = train(tiny, "token_sync", f'method.recorded_run="{undisturbed.run_dir}"', "learner.ranks=2")
     for line, model in zip(lines, recorded, strict=False):
         assert line["zero_ratio"] * line["tokens"] == pytest.approx(round(model["zero_ratio"] * line["tokens"]))
@@ -154,5 +154,5 @@ def test_a_tenth_method_is_one_file(tiny, tmp_path, undisturbed):
         from calopd.core.methods import METHODS
 
         METHODS.pop("half_cal", None)
-    other = read_lines(undisturbed.run_dir / "metrics.jsonl")[0]
+    other = read_lines(undisturbed.run_dir.metrics)[0]
     assert first["retained_ratio"] == pytest.approx(other["retained_ratio"] / 2, rel=1e-4)

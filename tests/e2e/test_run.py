@@ -28,16 +28,16 @@ def test_a_run_leaves_what_it_promises(undisturbed):
     check_model(undisturbed)
     assert summary["sampler"].startswith("torch")
     assert summary["evaluation_problems"] == undisturbed.evaluation.problems
-    evaluated = [int(file.stem) for file in sorted((undisturbed.run_dir / "evaluations").iterdir())]
+    evaluated = [int(file.stem) for file in sorted(undisturbed.run_dir.evaluations.iterdir())]
     assert {0, STEPS} <= set(evaluated) <= set(range(0, STEPS + 1, 2))
-    for line in read_lines(undisturbed.run_dir / "metrics.jsonl"):
+    for line in read_lines(undisturbed.run_dir.metrics):
         assert 0 < line["retained_ratio"] < 1
         assert 0 < line["zero_ratio"] < 1
         assert line["logprob_mismatch"] < 1e-4
         assert line["staleness"] == 0
         assert 0 <= line["top16_mass_overlap"] <= 1
         assert line["sign_flip_share"] == 0
-    assert "exists" in finish(start(str(undisturbed.run_dir / "config.toml")), code=78)
+    assert "exists" in finish(start(str(undisturbed.run_dir.config)), code=78)
 
 
 def test_two_ranks_take_the_same_first_step_as_one(tiny, undisturbed):
@@ -49,7 +49,7 @@ def test_two_ranks_take_the_same_first_step_as_one(tiny, undisturbed):
     config = load_config(file, settings, {})
     check_finished(config)
     check_model(config)
-    one, two = (read_lines(c.run_dir / "metrics.jsonl")[0] for c in (undisturbed, config))
+    one, two = (read_lines(c.run_dir.metrics)[0] for c in (undisturbed, config))
     for name in ("tokens", "loss", "grad_norm", "retained_ratio", "zero_ratio", "entropy"):
         assert two[name] == pytest.approx(one[name], rel=1e-4), name
 
@@ -60,14 +60,14 @@ def test_vllm_trains(tiny):
     finish(start(str(file), "--set", 'rollout.engine="vllm"'))
     assert check_finished(config)["sampler"].startswith("vllm ")
     check_model(config)
-    assert all(line["logprob_mismatch"] < 1e-4 for line in read_lines(config.run_dir / "metrics.jsonl"))
+    assert all(line["logprob_mismatch"] < 1e-4 for line in read_lines(config.run_dir.metrics))
 
 
 def test_a_teacher_equal_to_the_student_teaches_nothing(tiny):
     file = tiny.write_config("equal", steps=1)
     settings = [f'teacher.path="{tiny.student}"', "evaluation.problems=0"]
     finish(start(str(file), *settings_of(settings)))
-    (line,) = read_lines(load_config(file, settings, {}).run_dir / "metrics.jsonl")
+    (line,) = read_lines(load_config(file, settings, {}).run_dir.metrics)
     assert abs(line["loss"]) < 1e-5
     assert line["grad_norm"] < 1e-5
     assert 0 <= line["retained_ratio"] <= 1
@@ -77,7 +77,7 @@ def test_a_teacher_equal_to_the_student_teaches_nothing(tiny):
 
 def wait_for_lines(config: Config, count: int, process: "subprocess.Popen[str]", seconds: float = 600) -> None:
     deadline = time.monotonic() + seconds
-    while len(read_lines(config.run_dir / "metrics.jsonl")) < count:
+    while len(read_lines(config.run_dir.metrics)) < count:
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -95,7 +95,7 @@ def kill(launcher: "subprocess.Popen[str]", module: str, *, torchrun: bool = Fal
 def update(config: Config) -> torch.Tensor:
     """What training changed, as one vector."""
     initial, final = (
-        load_file(path / "model.safetensors") for path in (Path(config.student.path), config.run_dir / "model")
+        load_file(path / "model.safetensors") for path in (Path(config.student.path), config.run_dir.model)
     )
     return torch.cat([(final[name] - initial[name]).flatten().double() for name in sorted(final)])
 
@@ -125,7 +125,7 @@ def test_killed_services_come_back_and_a_stopped_run_is_taken_up(tiny, undisturb
     check_finished(config)
     expected = update(undisturbed)
     assert (update(config) - expected).norm() / expected.norm() < 0.05
-    first, again = (json.loads((c.run_dir / "evaluations" / "000000.json").read_text()) for c in (undisturbed, config))
+    first, again = (json.loads(c.run_dir.evaluation(0).read_text()) for c in (undisturbed, config))
     assert first == again
 
 
@@ -160,7 +160,7 @@ def test_a_killed_learner_and_launcher_are_taken_up(tiny):
         child.kill()
     process.communicate()
     psutil.wait_procs(family, timeout=120)
-    done = len(read_lines(config.run_dir / "metrics.jsonl"))
+    done = len(read_lines(config.run_dir.metrics))
     assert done < 6
     finish(start("--resume", str(config.run_dir)))
     check_finished(config)

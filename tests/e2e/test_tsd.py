@@ -69,9 +69,9 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Study:
 def test_killed_and_resumed_every_rollout_counts_once(killed):
     rollouts = [rollout for _, _, rollout in killed.rollouts()]
     assert sorted(rollout.index for rollout in rollouts) == list(range(ROLLOUTS))
-    assert not list(killed.directory.glob("set_aside-*"))
+    assert not killed.files.refused_files
     analysis = analyze(killed.directory, min_count=10)
-    first = (killed.directory / "analysis.json").read_bytes()
+    first = killed.files.analysis.read_bytes()
     assert analysis["tokens"] == sum(rollout.tokens for rollout in rollouts)
     assert (analysis["rollouts"], analysis["judged"]) == (ROLLOUTS, ROLLOUTS)
     assert len(analysis["contexts"]) == 8
@@ -85,7 +85,7 @@ def test_killed_and_resumed_every_rollout_counts_once(killed):
     assert sum(entry["tokens"] for entry in kinds.values()) == analysis["tokens"]
     assert kinds["word"]["rho"]["eval+"] > kinds["number"]["rho"]["eval+"], "so the demo's teacher was made"
     analyze(killed.directory, min_count=10)
-    assert (killed.directory / "analysis.json").read_bytes() == first
+    assert killed.files.analysis.read_bytes() == first
 
 
 def test_recorded_rollouts_are_scored_as_sampled_ones(killed, tmp_path):
@@ -115,7 +115,7 @@ def test_recorded_rollouts_are_scored_as_sampled_ones(killed, tmp_path):
 def test_a_study_of_other_settings_is_refused(killed, tmp_path):
     copy = tmp_path / "copy"
     copy.mkdir()
-    shutil.copy(killed.facts_file, copy)
+    shutil.copy(killed.files.facts, copy)
     process = collect(copy, "--contexts", "eval")
     out, _ = process.communicate(timeout=600)
     assert process.returncode == 78

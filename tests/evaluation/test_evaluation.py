@@ -16,7 +16,8 @@ from calopd.evaluation import accuracy_tables
 from calopd.evaluation.benchmarks import Benchmark, load_benchmark, load_benchmarks
 from calopd.evaluation.evaluated_models import resolve
 from calopd.evaluation.evaluation_page import write_page
-from calopd.evaluation.job import Job, Settings, journal_file, load_job, sample_seed
+from calopd.evaluation.job import Job, Settings, load_job, sample_seed
+from calopd.evaluation.layout import EvaluationDir
 from calopd.evaluation.paired_comparison import compare
 from calopd.evaluation.results import MEAN, read_results, write_results
 from calopd.rundir.files import Journal
@@ -77,8 +78,9 @@ def sampled(directory: Path, label: str, right: float, *, settings: Settings = S
         Settings(**{**{f: getattr(settings, f) for f in Settings.__slots__}, "label": label}),
         [Benchmark(name, name, PROBLEMS) for name in names],
     )
-    job.save(directory)
-    journals = [Journal(journal_file(directory, replica)) for replica in range(replicas)]
+    files = EvaluationDir(directory)
+    job.save(files)
+    journals = [Journal(files.journal(replica)) for replica in range(replicas)]
     tasks = list(job.tasks())
     random.Random(label).shuffle(tasks)
     for number, task in enumerate(tasks):
@@ -93,7 +95,7 @@ def sampled(directory: Path, label: str, right: float, *, settings: Settings = S
 
 def test_results_do_not_depend_on_order_or_replicas(tmp_path):
     for name, replicas in (("one", 1), ("three", 3)):
-        write_results(sampled(tmp_path / name, "student", 0.8, replicas=replicas), tmp_path / name)
+        write_results(sampled(tmp_path / name, "student", 0.8, replicas=replicas), EvaluationDir(tmp_path / name))
     assert (tmp_path / "one" / "results.json").exists()
     one, three = (json.loads((tmp_path / name / "results.json").read_text()) for name in ("one", "three"))
     for results in (one, three):
@@ -127,21 +129,24 @@ def test_seeds_are_of_benchmark_problem_and_sample():
 
 def test_samples_of_other_settings_are_not_mixed_in(tmp_path):
     job = sampled(tmp_path, "student", 0.5)
-    job.save(tmp_path)
-    assert load_job(tmp_path) == job
+    job.save(EvaluationDir(tmp_path))
+    assert load_job(EvaluationDir(tmp_path)) == job
     values = {f: getattr(SETTINGS, f) for f in Settings.__slots__}
-    Job(Settings(**{**values, "n": 4, "in_flight": 3}), job.benchmarks).save(tmp_path)
+    Job(Settings(**{**values, "n": 4, "in_flight": 3}), job.benchmarks).save(EvaluationDir(tmp_path))
     with pytest.raises(ConfigError, match=r"samples with temperature = 0.6, not 1.0: choose another --out"):
-        Job(Settings(**{**values, "temperature": 1.0}), job.benchmarks).save(tmp_path)
+        Job(Settings(**{**values, "temperature": 1.0}), job.benchmarks).save(EvaluationDir(tmp_path))
     with pytest.raises(ConfigError, match="weights_sha256 = abc, not def"):
-        Job(Settings(**{**values, "weights_sha256": "def"}), job.benchmarks).save(tmp_path)
+        Job(Settings(**{**values, "weights_sha256": "def"}), job.benchmarks).save(EvaluationDir(tmp_path))
     other = Benchmark("easy", "easy", (Problem("p0", "another", "0"),))
     with pytest.raises(ConfigError, match="samples of another problem 'p0' of easy"):
-        Job(SETTINGS, [other]).save(tmp_path)
+        Job(SETTINGS, [other]).save(EvaluationDir(tmp_path))
 
 
 def results_of(tmp_path: Path, **shares: float):
-    return [write_results(sampled(tmp_path / label, label, share), tmp_path / label) for label, share in shares.items()]
+    return [
+        write_results(sampled(tmp_path / label, label, share), EvaluationDir(tmp_path / label))
+        for label, share in shares.items()
+    ]
 
 
 def test_the_comparison_has_the_papers_layout(tmp_path):
@@ -177,7 +182,9 @@ def test_exports(tmp_path):
 def test_what_cannot_be_compared_is_refused(tmp_path):
     (student,) = results_of(tmp_path, student=0.3)
     warm = {f: getattr(SETTINGS, f) for f in Settings.__slots__} | {"temperature": 1.0}
-    other = write_results(sampled(tmp_path / "warm", "warm", 0.3, settings=Settings(**warm)), tmp_path / "warm")
+    other = write_results(
+        sampled(tmp_path / "warm", "warm", 0.3, settings=Settings(**warm)), EvaluationDir(tmp_path / "warm")
+    )
     with pytest.raises(ConfigError, match=r"student was sampled with temperature = 0.6, warm with 1.0"):
         compare([student, other])
     with pytest.raises(ConfigError, match="duplicate labels"):

@@ -14,6 +14,7 @@ from calopd.core.step_metrics import METRICS, PROBE
 from calopd.pages.report import write_report
 from calopd.pages.report.curves import PAPER_LABEL
 from calopd.pages.token_view import deviation_class, kept_class, visible
+from calopd.rundir.layout import RunDir
 
 CONFIG: dict[str, dict[str, Any]] = {
     "run": {"name": "tiny", "steps": 3},
@@ -44,24 +45,25 @@ def metric(step: int, place: int) -> float:
 
 
 def make_run(
-    run_dir: Path,
+    path: Path,
     steps: int = 3,
     summary: dict[str, Any] | None = None,
     trajectories: tuple[dict[str, Any], ...] = (),
     config: dict[str, dict[str, Any]] = CONFIG,
-) -> Path:
-    run_dir.mkdir(exist_ok=True)
-    (run_dir / "config.toml").write_text(tomli_w.dumps(config))
+) -> RunDir:
+    path.mkdir(exist_ok=True)
+    run_dir = RunDir(path)
+    run_dir.config.write_text(tomli_w.dumps(config))
     rows = [{name: metric(s, place) for place, name in enumerate(KEYS)} | {"step": s} for s in range(steps)]
-    (run_dir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run_dir.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
     if summary is not None:
-        (run_dir / "summary.json").write_text(json.dumps(summary))
+        run_dir.summary.write_text(json.dumps(summary))
     if trajectories:
-        (run_dir / "trajectories.jsonl").write_text("".join(json.dumps(row) + "\n" for row in trajectories))
+        run_dir.trajectories.write_text("".join(json.dumps(row) + "\n" for row in trajectories))
     return run_dir
 
 
-def page_of(run_dir: Path) -> str:
+def page_of(run_dir: RunDir) -> str:
     return write_report(run_dir).read_text(encoding="utf-8")
 
 
@@ -153,7 +155,7 @@ def test_run_without_probes_is_held_against_nothing(tmp_path: Path) -> None:
 def test_missing_values_are_gaps(tmp_path: Path) -> None:
     run_dir = make_run(tmp_path, steps=0)
     rows: list[dict[str, Any]] = [{"step": 0, "entropy": 0.5, "loss": None}, {"step": 1, "entropy": None, "loss": None}]
-    (run_dir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run_dir.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
     page = page_of(run_dir)
     assert {trace["meta"]: trace["y"] for trace in drawn(page)} == {"step": [0, 1], "entropy": [0.5, None]}
     (absent,) = re.findall("Not measured in this run: (.*)[.]</p>", page)

@@ -6,18 +6,19 @@ from pathlib import Path
 
 from calopd.pages.report.report_page import RunRecord, render
 from calopd.rundir.files import read_lines, write_text
+from calopd.rundir.layout import RunDir
 
 __all__ = ["write_report"]
 
 
-def write_report(run_dir: Path) -> Path:
+def write_report(run_dir: RunDir) -> Path:
     """Read the run's records, write run_dir/report.html (a whole file or none of it) and give back its path."""
-    summary = run_dir / "summary.json"
+    summary = run_dir.summary
     record = RunRecord(
-        config=tomllib.loads((run_dir / "config.toml").read_text(encoding="utf-8")),
-        steps=read_lines(run_dir / "metrics.jsonl"),
+        config=tomllib.loads(run_dir.config.read_text(encoding="utf-8")),
+        steps=read_lines(run_dir.metrics),
         summary=json.loads(summary.read_text(encoding="utf-8")) if summary.exists() else None,
-        trajectories=read_lines(run_dir / "trajectories.jsonl"),
-        evaluations=[json.loads(file.read_text()) for file in sorted((run_dir / "evaluations").glob("*.json"))],
+        trajectories=read_lines(run_dir.trajectories),
+        evaluations=[json.loads(file.read_text()) for file in run_dir.evaluation_files],
     )
-    return write_text(run_dir / "report.html", render(record))
+    return write_text(run_dir.report, render(record))

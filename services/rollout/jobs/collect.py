@@ -7,7 +7,6 @@ would lack the long responses.
 
 import argparse
 import asyncio
-import fcntl
 import logging
 import os
 import time
@@ -26,7 +25,8 @@ from calopd.models.devices import set_threads
 from calopd.models.prompts import Prompts
 from calopd.models.tokenizers import load_tokenizer, stop_ids, vocabulary
 from calopd.rundir.files import append_line, read_lines, write_json
-from calopd.study.collection import SET_ASIDE, Goal, progress_file
+from calopd.rundir.locks import shared
+from calopd.study.collection import Goal
 from calopd.study.recorded_rollouts import RecordedFile, RecordedStudy, Response, open_recorded
 from calopd.study.shards import ScoredRollout, Study, StudyRollout
 from calopd.tracking.log_format import setup_logging
@@ -44,7 +44,7 @@ SCORED_AT_ONCE = 3
 
 
 REFUSED_AT_MOST = 50
-"""Rollouts that may be set aside before it is asked whether anything succeeds at all."""
+"""Refused rollouts up to which a collection continues even if nothing was scored."""
 
 
 class Source(Protocol):
@@ -103,13 +103,11 @@ class Collector:
         self._flushed = time.monotonic()
         self._rollouts = self._tokens = self._refused = 0
         self._earlier = (0, 0)
-        self._aside = study.directory / SET_ASIDE.format(share.replica)
+        self._refusals = study.files.refused(share.replica)
 
     async def run(self, in_flight: int) -> None:
         done = {rollout.index: rollout.tokens for _, _, rollout in self.study.rollouts()}
-        refused = {
-            row["index"] for file in self.study.directory.glob(SET_ASIDE.format("*")) for row in read_lines(file)
-        }
+        refused = {row["index"] for file in self.study.files.refused_files for row in read_lines(file)}
         mine = [tokens for index, tokens in done.items() if index % self.share.replicas == self.share.replica]
         self._earlier = (len(mine), sum(mine))
         wanted = None if self.goal.tokens is None else (self.goal.tokens - sum(done.values())) / self.share.replicas
@@ -146,11 +144,11 @@ class Collector:
             contexts = {name: self.prompts.ids(response.problem, name) for name in self._contexts}
             scores = await self.teacher.score(f"tsd-{index}", response.token_ids, contexts)
         except (InvalidRequest, ConfigError) as error:
-            log.error("rollout %d is set aside: %s", index, error)
-            append_line(self._aside, {"index": index, "reason": str(error)})
+            log.error("rollout %d is refused: %s", index, error)
+            append_line(self._refusals, {"index": index, "reason": str(error)})
             self._refused += 1
             if self._refused > max(REFUSED_AT_MOST, self._rollouts):
-                raise ConfigError(f"{self._refused} rollouts were set aside, more than were scored; {error}") from None
+                raise ConfigError(f"{self._refused} rollouts were refused, more than were scored; {error}") from None
             return
         correct = response.correct
         if correct is None:
@@ -173,7 +171,7 @@ class Collector:
         """What of this replica's share is done, for whoever shows the progress."""
         rollouts, tokens = self._earlier
         counts = {"rollouts": rollouts + self._rollouts, "tokens": tokens + self._tokens}
-        write_json(progress_file(self.study.directory, self.share.replica), counts)
+        write_json(self.study.files.progress(self.share.replica), counts)
 
 
 def texts_of(tokenizer: Any) -> list[str]:
@@ -187,7 +185,7 @@ async def collect(config: Config, study: Study, share: Share, goal: Goal, record
     set_threads(config.rollout.threads)
     tokenizer = load_tokenizer(config.student.path)
     problems = load_problems(config.data.train)
-    if share.replica == 0 and not (study.directory / "tokens.json").exists():
+    if share.replica == 0 and not study.files.tokens.exists():
         study.write_tokens(texts_of(tokenizer))
     existing = open_recorded(recorded, problems, tokenizer) if recorded else None
     known = {problem.id: problem for problem in [*problems, *(existing.problems if existing else ())]}
@@ -235,8 +233,7 @@ def main() -> None:
         die_with_parent()
     setup_logging("collect")
     study, share = Study(arguments.study), Share(arguments.replica, arguments.replicas)
-    with (arguments.study / ".collectors").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_SH)  # the launcher waits until no collector of an earlier start is left
+    with shared(study.files.collectors_lock):  # the launcher waits until no collector of an earlier start is left
         goal = Goal.of(arguments)
         asyncio.run(
             collect(load_config(arguments.config), study, share, goal, arguments.recorded, arguments.student_scorer)

@@ -8,14 +8,15 @@ from calopd.config.sections import RolloutSection
 from calopd.core.types import Problem
 from calopd.data.answers import answered_after_think, equal, last_boxed
 from calopd.evaluation.checkpoint_export import export_checkpoint
-from calopd.evaluation.job import Task, journal_file, load_job, read_samples
+from calopd.evaluation.job import Task, load_job, read_samples
+from calopd.evaluation.layout import EvaluationDir
 from calopd.models.devices import set_threads
 from calopd.rundir.files import Journal
 from calopd.rundir.policies import WEIGHTS
 from services.rollout.jobs.offline import OfflineSampler
 
 
-def evaluate(directory: Path, replica: int, replicas: int, threads: int) -> None:
+def evaluate(directory: EvaluationDir, replica: int, replicas: int, threads: int) -> None:
     job = load_job(directory)
     settings = job.settings
     done = read_samples(directory)
@@ -25,7 +26,7 @@ def evaluate(directory: Path, replica: int, replicas: int, threads: int) -> None
         return
     weights = Path(settings.weights) if settings.weights else None
     if weights is not None and not (weights / WEIGHTS).exists():
-        weights = export_checkpoint(weights, directory / f"weights-{replica}")
+        weights = export_checkpoint(weights, directory.weights(replica))
     set_threads(threads)
     sampler = OfflineSampler(
         settings.path,
@@ -52,7 +53,7 @@ def evaluate(directory: Path, replica: int, replicas: int, threads: int) -> None
         for task in mine:
             yield task, task.problem, task.seed
 
-    journal = Journal(journal_file(directory, replica))
+    journal = Journal(directory.journal(replica))
     for task, sample, text in sampler.sample(wanted()):
         answer = last_boxed(text)
         journal.add(
@@ -83,7 +84,7 @@ def main() -> None:
     parser.add_argument("--replicas", type=int, default=1)
     parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0 = torch's choice")
     arguments = parser.parse_args()
-    evaluate(arguments.directory, arguments.replica, arguments.replicas, arguments.threads)
+    evaluate(EvaluationDir(arguments.directory), arguments.replica, arguments.replicas, arguments.threads)
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ from safetensors.torch import load_file
 from calopd.config import load_config
 from calopd.core.types import Sampling, ScoreOptions, Ticket
 from calopd.local import embedded_redis
-from calopd.rundir.files import ensure_run_id
 from calopd.rundir.policies import publish_policy
+from calopd.rundir.run_id import ensure_run_id
 from calopd.transport.queue import Arrival, Queue, open_queue
 from tests.conftest import Server
 from tests.ports import free_port

@@ -1,0 +1,46 @@
+"""Every path inside the directory of an evaluation, defined once."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationDir:
+    """The directory of one evaluated model."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    @property
+    def job(self) -> Path:
+        """The model, the problems and the sampling settings."""
+        return self.path / "job.json"
+
+    @property
+    def results(self) -> Path:
+        """Every sample, and the scores."""
+        return self.path / "results.json"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def journals(self) -> list[Path]:
+        """The journals that exist, of all replicas."""
+        return sorted((self.path / "samples").glob("*.jsonl"))
+
+    def journal(self, replica: int) -> Path:
+        """The samples of one replica, written one by one."""
+        return self.path / "samples" / f"{replica}.jsonl"
+
+    def weights(self, replica: int) -> Path:
+        """The weights of a checkpoint, converted for one replica."""
+        return self.path / f"weights-{replica}"
+
+
+def page_file(out: Path) -> Path:
+    """The page on all models of one `calopd eval`."""
+    return out / "evaluation.html"
