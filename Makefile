@@ -16,7 +16,7 @@ export REVISION := $(shell git rev-parse --short HEAD 2>/dev/null || echo unknow
 DEPLOY := build/deploy
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-models test test-fast lint type proto proto-check docs docs-check bench bench-answers bench-teacher load-teacher bench-tsd lock clean
+.PHONY: help setup demo demo-models test test-fast golden lint type proto proto-check docs docs-check bench bench-answers bench-teacher load-teacher bench-tsd lock clean
 .PHONY: up up-cpu down dashboards k8s-render test-deploy test-compose
 
 help: ## what there is
@@ -48,6 +48,9 @@ test: $(READY) ## all tests
 
 test-fast: $(READY) ## the tests that take seconds
 	$(BIN)/python -m pytest -m "not slow"
+
+golden: $(READY) ## run the golden run twice: every metric must agree bit for bit
+	CALOPD_GOLDEN=exact $(BIN)/python -m pytest tests/e2e/test_golden.py
 
 lint: $(READY) ## ruff, import rules
 	$(BIN)/ruff check .
