@@ -1,4 +1,8 @@
-"""A text whose scores are known: scored before serving and on a timer, to tell a teacher that went bad."""
+"""Canary: a fixed text that is scored before serving and periodically, to detect an engine that computes wrong scores.
+
+The expected scores come from a plain forward pass over the same weights at start-up, so the canary does not detect
+weights that were already wrong when they were loaded.
+"""
 
 import asyncio
 import logging
@@ -20,14 +24,14 @@ TEXT = (
     "and 5 more make 145. Wait, let me check: 20 + 120 + 5 = 145. So the answer is \\boxed{145}."
 )
 TOLERANCE = {"float32": 1e-3, "bfloat16": 0.25}
-"""Nats a token between the batched engine and the plain forward pass."""
+"""Maximum difference per token, in nats, between the batched engine and the plain forward pass."""
 
 
 class Canary:
-    """Compares what the engine says of a fixed text with what a plain forward pass said at the start."""
+    """Compares the engine's scores of a fixed text with those of a plain forward pass at start-up."""
 
     def __init__(self, engine: ScoringEngine, ids: np.ndarray, dtype: str) -> None:
-        # Two that begin alike: an architecture in which sequences of one batch disturb one another shows here.
+        # Two sequences with a common prefix reveal an architecture whose sequences interfere within a batch.
         cut = max(1, len(ids) // 4)
         self._sequences = [SequenceToScore(ids[:cut], ids[cut:]), SequenceToScore(ids[: 2 * cut], ids[cut:])]
         self._vocabulary_size = engine.vocabulary_size
@@ -37,7 +41,7 @@ class Canary:
             check_scores(expected, len(ids) - cut, engine.vocabulary_size)
 
     async def check(self, scheduler: Scheduler) -> None:
-        """Raise UnhealthyTeacher where the canary is not as at the start."""
+        """Raise UnhealthyTeacher if the scores differ from those at start-up."""
         deviation = 0.0
         for scored, expected in zip(await scheduler.score(self._sequences, urgent=True), self._expected, strict=True):
             logprobs = scored.scores.logprobs
@@ -45,18 +49,20 @@ class Canary:
             deviation = max(deviation, float(np.abs(logprobs - expected).max()))
         prometheus.canary_deviation.set(deviation)
         if deviation > self._tolerance:
-            raise UnhealthyTeacher(f"the canary is off by {deviation:.2g} nats, more than {self._tolerance:g}")
+            raise UnhealthyTeacher(
+                f"canary scores deviate by {deviation:.2g} nats, more than the tolerance of {self._tolerance:g}"
+            )
 
     async def watch(
         self, scheduler: Scheduler, every: float, report: Callable[[UnhealthyTeacher | None], Awaitable[None]]
     ) -> None:
-        """Check for ever, telling `report` what came of it."""
+        """Check every `every` seconds and pass the result to `report`."""
         while True:
             try:
                 await self.check(scheduler)
                 prometheus.canary_healthy.set(1)
                 await report(None)
-            except Exception as error:  # whatever keeps the canary from being scored keeps responses from it too
+            except Exception as error:  # any failure to score the canary also affects responses
                 prometheus.canary_healthy.set(0)
                 log.error("canary: %s", error)
                 await report(error if isinstance(error, UnhealthyTeacher) else UnhealthyTeacher(f"canary: {error!r}"))

@@ -1,4 +1,4 @@
-"""Who is scored next: clients get equal shares of the tokens, and a long request does not hold up short ones."""
+"""Fair queue: clients get equal shares of the tokens, and long requests do not block short ones."""
 
 from collections.abc import Iterable
 from concurrent.futures import Future
@@ -10,24 +10,24 @@ from services.teacher_scorer.engines.scoring_engine import SequenceScores, Seque
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class TimedScores:
     scores: SequenceScores
     seconds: float
-    """This sequence's share of the pass, by tokens."""
+    """Time of the forward pass, attributed to this sequence in proportion to its tokens."""
 
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """Sequences that are answered together."""
+    """Sequences that are answered in one response."""
 
     client: str
     sequences: list[SequenceToScore]
     urgent: bool = False
-    future: "Future[list[Scored]]" = field(default_factory=Future)
+    future: "Future[list[TimedScores]]" = field(default_factory=Future)
     since: float = field(default_factory=monotonic)
-    results: dict[int, Scored] = field(default_factory=dict)
+    results: dict[int, TimedScores] = field(default_factory=dict)
     taken: int = 0
-    """Sequences that went into a batch."""
+    """Number of sequences that are already in a batch."""
     turn: float = 0.0
 
     @property
@@ -38,16 +38,16 @@ class Request:
 @dataclass(slots=True)
 class _Client:
     served: float
-    """Tokens it has had, counted from where it joined the others."""
+    """Tokens scored for this client, starting from the level of the other clients when it joined."""
     requests: list[Request] = field(default_factory=list)
 
 
 class FairQueue:
-    """Requests in the order in which their sequences go into batches.
+    """Orders requests for batches.
 
-    The client that has had the fewest tokens is next. Among its requests it is the one with the lowest turn: the tokens
-    that the client had when it came, plus its own. So a short one may overtake a long one, but no request lets more
-    tokens of later ones pass than it has itself.
+    The client with the fewest scored tokens is next. Of its requests, the one with the lowest turn is next: the tokens
+    scored for the client when the request arrived, plus the tokens of the request. A short request may overtake a long
+    one, but later requests can delay a request by at most as many tokens as it has itself.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class FairQueue:
         return sum(len(client.requests) for client in self._clients.values())
 
     def add(self, request: Request) -> None:
-        # The canary and its like form a client of their own that has had nothing yet.
+        # An urgent request, such as the canary, is a separate client that precedes all others.
         name = f"\0{next(self._names)}" if request.urgent else request.client
         request.client = name
         client = self._clients.setdefault(name, _Client(float("-inf") if request.urgent else self._served))
@@ -67,7 +67,7 @@ class FairQueue:
         client.requests.append(request)
 
     def remove(self, request: Request) -> None:
-        """Forget a request, wherever it stands."""
+        """Remove a request if it is queued."""
         client = self._clients.get(request.client)
         if client is not None and request in client.requests:
             client.requests.remove(request)
@@ -75,7 +75,7 @@ class FairQueue:
                 del self._clients[request.client]
 
     def take(self, budget: int) -> list[tuple[Request, int]]:
-        """The next batch: sequences (request, index) of at most `budget` tokens; one alone may exceed it."""
+        """The next batch: sequences (request, index) of at most `budget` tokens; a single sequence may exceed it."""
         batch: list[tuple[Request, int]] = []
         room = budget
         while self._clients:

@@ -1,4 +1,4 @@
-"""Requests wait here, and one thread feeds the engine with batches cut from all that wait."""
+"""Scheduler of the teacher: one thread forms batches from all waiting requests and runs the engine."""
 
 import asyncio
 import logging
@@ -9,7 +9,7 @@ from collections import defaultdict
 from calopd.core.errors import EngineFailed, Overloaded
 from services.teacher_scorer import prometheus
 from services.teacher_scorer.engines.scoring_engine import ScoringEngine, SequenceToScore
-from services.teacher_scorer.fair_queue import FairQueue, Request, Scored, tokens_of
+from services.teacher_scorer.fair_queue import FairQueue, Request, TimedScores, tokens_of
 
 log = logging.getLogger(__name__)
 
@@ -17,7 +17,7 @@ Batch = list[tuple[Request, int]]
 
 
 class Scheduler:
-    """Owns the engine: nothing else calls it once this has started."""
+    """Owns the engine: nothing else calls the engine once the scheduler has started."""
 
     def __init__(self, engine: ScoringEngine, *, batch_tokens: int, max_waiting: int) -> None:
         self._engine = engine
@@ -30,13 +30,15 @@ class Scheduler:
         self._thread = threading.Thread(target=self._run, name="scoring-engine", daemon=True)
         self._thread.start()
 
-    async def score(self, sequences: list[SequenceToScore], *, client: str = "", urgent: bool = False) -> list[Scored]:
-        """Scores of the sequences of one request; its place is free again the moment the caller is cancelled.
+    async def score(
+        self, sequences: list[SequenceToScore], *, client: str = "", urgent: bool = False
+    ) -> list[TimedScores]:
+        """Score the sequences of one request; cancelling the caller frees the request's slot immediately.
 
-        `urgent` is admitted however many wait, and goes first.
+        An `urgent` request is exempt from the limit on waiting requests and is scored first.
         """
         if self._open >= self._max_waiting and not urgent:
-            raise Overloaded(f"{self._open} requests wait, as many as teacher.max_waiting admits: send it again later")
+            raise Overloaded(f"{self._open} requests are waiting, the limit of teacher.max_waiting: retry later")
         request = Request(client, sequences, urgent)
         self._count(1)
         try:
@@ -79,7 +81,7 @@ class Scheduler:
                 self._one_by_one(batch, error)
 
     def _one_by_one(self, batch: Batch, error: Exception) -> None:
-        """A request that the engine fails on is answered so; the others of its batch are scored."""
+        """Retry the requests of a failed batch separately, so that only those that fail again get an error."""
         requests: defaultdict[Request, Batch] = defaultdict(list)
         for request, index in batch:
             requests[request].append((request, index))
@@ -90,7 +92,7 @@ class Scheduler:
                 self._score(own)
             except Exception as failure:
                 if not request.future.done() and request.future.set_running_or_notify_cancel():
-                    request.future.set_exception(EngineFailed(f"the engine failed on it: {failure!r}"))
+                    request.future.set_exception(EngineFailed(f"the engine failed on this request: {failure!r}"))
                 with self._changed:
                     self._queue.remove(request)
 
@@ -106,6 +108,6 @@ class Scheduler:
         prometheus.reused_tokens.inc(total - passed.computed_tokens)
         prometheus.padding_tokens.inc(passed.padding_tokens)
         for (request, index), scores in zip(batch, passed.scores, strict=True):
-            request.results[index] = Scored(scores, seconds * request.sequences[index].tokens / total)
+            request.results[index] = TimedScores(scores, seconds * request.sequences[index].tokens / total)
             if len(request.results) == len(request.sequences) and request.future.set_running_or_notify_cancel():
                 request.future.set_result([request.results[i] for i in range(len(request.sequences))])

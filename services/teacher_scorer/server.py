@@ -1,4 +1,4 @@
-"""Builds the teacher from its configuration and serves it."""
+"""Build the teacher from its configuration and serve it."""
 
 import asyncio
 import logging
@@ -26,11 +26,11 @@ log = logging.getLogger(__name__)
 
 SERVICE = teacher_scorer_pb2.DESCRIPTOR.services_by_name["TeacherScorer"].full_name
 GRACE_SECONDS = 5
-"""For streams and probes that are still open when every accepted request has been answered."""
+"""Time for open streams and health checks to end after all accepted requests have been answered."""
 
 
 def message_options(limits: Limits) -> list[tuple[str, int]]:
-    """Four times the largest request, so that one that is too large is told why; answers carry up to top_k a token."""
+    """gRPC message limits: four times the largest valid request, so that larger ones still get an error message."""
     ids = 4 * limits.max_tokens * (limits.max_contexts + 1)
     scores = 4 * limits.max_tokens * (limits.max_contexts + 1 + 2 * limits.max_top_k)
     return [
@@ -41,7 +41,7 @@ def message_options(limits: Limits) -> list[tuple[str, int]]:
 
 
 async def serve(config: Config) -> None:
-    """Serve until SIGTERM or SIGINT; accepted requests are answered before the end."""
+    """Serve until SIGTERM or SIGINT; accepted requests are answered before the server stops."""
     teacher = config.teacher
     set_threads(teacher.threads)
     tokenizer = load_tokenizer(teacher.path)
@@ -80,7 +80,7 @@ async def serve(config: Config) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    log.info("serving %s at port %d", teacher.path, teacher.port)
+    log.info("serving %s on port %d", teacher.path, teacher.port)
     stopped = asyncio.create_task(stop.wait())
     await asyncio.wait((stopped, watch), return_when=asyncio.FIRST_COMPLETED)
     if not stopped.done():

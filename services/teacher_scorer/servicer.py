@@ -20,7 +20,7 @@ from calopd.transport.v1 import teacher_scorer_pb2 as pb
 from calopd.transport.v1.teacher_scorer_pb2_grpc import TeacherScorerServicer
 from services.teacher_scorer import prometheus
 from services.teacher_scorer.engines.scoring_engine import ScoringEngine, SequenceToScore
-from services.teacher_scorer.fair_queue import Scored
+from services.teacher_scorer.fair_queue import TimedScores
 from services.teacher_scorer.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
@@ -138,7 +138,7 @@ class Servicer(TeacherScorerServicer):
             await self._idle.wait()
 
     def _message(
-        self, request: pb.ScoreRequest, sequences: list[SequenceToScore], scored: list[Scored]
+        self, request: pb.ScoreRequest, sequences: list[SequenceToScore], scored: list[TimedScores]
     ) -> pb.ScoreResponse:
         for part in scored:
             check_scores(part.scores.logprobs, len(sequences[0].response_ids), self._engine.vocabulary_size)

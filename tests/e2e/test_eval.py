@@ -75,7 +75,7 @@ def test_replicas_share_the_work_and_models_are_compared(undisturbed_eval, tmp_p
     assert samples(tmp_path / "student" / "results.json") == samples(undisturbed_eval / "results.json")
     assert len(list((tmp_path / "student" / "samples").iterdir())) == 2
     assert "significant" in said
-    assert "all 64 samples are on the disk already" in finish(start(*models, *SMALL, "-o", str(tmp_path)))
+    assert "all 64 samples are already on disk" in finish(start(*models, *SMALL, "-o", str(tmp_path)))
     out = finish(start("compare", str(tmp_path / "student"), str(tmp_path / "teacher"), "--format", "markdown"))
     assert out.startswith("| Model / Method | heldout |")
     warm = finish(start(*models, *SMALL, "--temperature", "1", "-o", str(tmp_path)), code=78)

@@ -1,4 +1,4 @@
-"""`calopd data solve`: right solutions are kept, and what was attempted is not attempted again."""
+"""`calopd data solve`: correct solutions are kept, and what was attempted is not attempted again."""
 
 import json
 import subprocess
@@ -32,7 +32,7 @@ def test_right_solutions_are_kept_and_attempts_survive(tmp_path):
     settings = ["--model", str(DEMO / "teacher"), "--engine", "torch", "--max-tokens", "96", "--in-flight", "8"]
     said = run(str(source), "-o", str(out), *settings)
     solved = load_problems(out)
-    assert f"{len(solved)} of 24 problems have a right solution" in said
+    assert f"{len(solved)} of 24 problems have a correct solution" in said
     assert solved[0].solution == "kept from before"
     assert rows[1]["id"] not in {problem.id for problem in solved}
     assert len(solved) >= 18

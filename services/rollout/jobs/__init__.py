@@ -1,1 +1,1 @@
-"""Sampling without a queue: `calopd eval`, `calopd data solve` and `calopd tsd collect`."""
+"""Jobs that sample without a queue: `calopd eval`, `calopd data solve` and `calopd tsd collect`."""

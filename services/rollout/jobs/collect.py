@@ -1,8 +1,8 @@
-"""One process of `calopd tsd collect`: responses of the student, or recorded ones, scored under every context.
+"""One process of `calopd tsd collect`: score sampled or recorded responses under every context.
 
-Rollouts have an index; this replica takes every n-th. An index that is in a shard is never done again, so that a study
-goes on wherever it was killed. What was begun is always finished: a study that stopped as soon as its budget was full
-would lack the long responses.
+Rollouts have an index; of n replicas, each takes every n-th index. An index that is in a shard is skipped, so a killed
+study resumes where it stopped. Responses in flight are always finished: stopping as soon as the token budget is reached
+would bias the study against long responses.
 """
 
 import argparse
@@ -39,22 +39,20 @@ from services.rollout.server import wait_for_teacher
 
 log = logging.getLogger(__name__)
 
-SCORED_AT_ONCE = 3
-"""Requests to a teacher at a time: nine contexts each fill its batches, and none waits beyond its deadline."""
-
-
-REFUSED_AT_MOST = 50
+REQUESTS_PER_TEACHER = 3
+"""Concurrent requests per teacher: at nine contexts each they fill its batches, and none exceeds its deadline."""
+MAX_REFUSED = 50
 """Refused rollouts up to which a collection continues even if nothing was scored."""
 
 
 class Source(Protocol):
-    """Where the response of an index comes from."""
+    """Provides the response of an index."""
 
     async def get(self, index: int) -> Response: ...
 
 
-class Sampled:
-    """The student writes them: problems in the seeded order, a seed an index."""
+class SampledSource:
+    """Responses sampled from the student: problems in the seeded order, one seed per index."""
 
     def __init__(self, config: Config, prompts: Prompts, sampler: SamplingLoop) -> None:
         self._config, self._prompts, self._sampler = config, prompts, sampler
@@ -69,8 +67,8 @@ class Sampled:
         return Response(problem, sample.response_ids, sample.logprobs, None, sample.truncated)
 
 
-class Recorded:
-    """They exist; where the student's log-probabilities are missing, a scorer that holds the student gives them."""
+class RecordedSource:
+    """Recorded responses; a scorer that serves the student adds missing student log-probabilities."""
 
     def __init__(self, recorded: RecordedFile | RecordedStudy, prompts: Prompts, student: TeacherClient | None) -> None:
         self._recorded, self._prompts, self._student = recorded, prompts, student
@@ -113,7 +111,7 @@ class Collector:
         wanted = None if self.goal.tokens is None else (self.goal.tokens - sum(done.values())) / self.share.replicas
         index = self.share.replica
         tasks: set[asyncio.Task[None]] = set()
-        self._say()
+        self._write_progress()
         while True:
             while len(tasks) < in_flight and self._more(index, wanted, len(tasks)):
                 if index not in done and index not in refused:
@@ -127,12 +125,12 @@ class Collector:
             held = sum(scored.rollout.tokens for scored in self._buffer)
             if held >= self.goal.shard_tokens or time.monotonic() - self._flushed > self.goal.flush_seconds:
                 await asyncio.to_thread(self._flush)
-            self._say()
+            self._write_progress()
         self._flush()
-        self._say()
+        self._write_progress()
 
     def _more(self, index: int, wanted: float | None, in_flight: int) -> bool:
-        """Whether to begin another; what is in flight will add about as many tokens each as the ones before."""
+        """Whether to start another rollout; those in flight are expected to have the mean length so far."""
         if self.goal.rollouts is not None and index >= self.goal.rollouts:
             return False
         expected = in_flight * self._tokens / max(self._rollouts, 1)
@@ -147,7 +145,7 @@ class Collector:
             log.error("rollout %d is refused: %s", index, error)
             append_line(self._refusals, {"index": index, "reason": str(error)})
             self._refused += 1
-            if self._refused > max(REFUSED_AT_MOST, self._rollouts):
+            if self._refused > max(MAX_REFUSED, self._rollouts):
                 raise ConfigError(f"{self._refused} rollouts were refused, more than were scored; {error}") from None
             return
         correct = response.correct
@@ -167,15 +165,15 @@ class Collector:
             self.study.write_shard(self.share.replica, ready)
         self._flushed = time.monotonic()
 
-    def _say(self) -> None:
-        """What of this replica's share is done, for whoever shows the progress."""
+    def _write_progress(self) -> None:
+        """Write the counts of this replica for the progress display of the launcher."""
         rollouts, tokens = self._earlier
         counts = {"rollouts": rollouts + self._rollouts, "tokens": tokens + self._tokens}
         write_json(self.study.files.progress(self.share.replica), counts)
 
 
-def texts_of(tokenizer: Any) -> list[str]:
-    """The text of every id; a fragment of a character, which has none, as the vocabulary writes it."""
+def token_texts(tokenizer: Any) -> list[str]:
+    """The text of every id; the vocabulary entry for an id that decodes to no complete character."""
     pieces = vocabulary(tokenizer)
     decoded = tokenizer.batch_decode([[number] for number in range(len(pieces))])
     return [piece if "\ufffd" in text or not text else text for piece, text in zip(pieces, decoded, strict=True)]
@@ -186,7 +184,7 @@ async def collect(config: Config, study: Study, share: Share, goal: Goal, record
     tokenizer = load_tokenizer(config.student.path)
     problems = load_problems(config.data.train)
     if share.replica == 0 and not study.files.tokens.exists():
-        study.write_tokens(texts_of(tokenizer))
+        study.write_tokens(token_texts(tokenizer))
     existing = open_recorded(recorded, problems, tokenizer) if recorded else None
     known = {problem.id: problem for problem in [*problems, *(existing.problems if existing else ())]}
     prompts = Prompts.configured(config, tokenizer, list(known.values()))
@@ -196,19 +194,19 @@ async def collect(config: Config, study: Study, share: Share, goal: Goal, record
             addresses,
             token=auth.token(),
             deadline_seconds=config.teacher.deadline_seconds,
-            in_flight=SCORED_AT_ONCE * len(addresses),
+            in_flight=REQUESTS_PER_TEACHER * len(addresses),
         )
 
     clients = [client(config.teacher_addresses)] + ([client((student,))] if student else [])
     source: Source
     if existing is not None:
-        source = Recorded(existing, prompts, clients[1] if student else None)
+        source = RecordedSource(existing, prompts, clients[1] if student else None)
     else:
         student_path, rollout = config.student.path, config.rollout
         longest = config.data.max_prompt_tokens + rollout.max_tokens + 1
         stops = stop_ids(student_path, tokenizer)
         engine = build_engine(student_path, rollout, stop_ids=stops, max_model_len=longest, seed=config.run.seed)
-        source = Sampled(config, prompts, SamplingLoop(engine))
+        source = SampledSource(config, prompts, SamplingLoop(engine))
     for each in clients:
         await wait_for_teacher(each, vocabulary(tokenizer))
     await Collector(study, share, goal, source, clients[0], prompts).run(config.rollout.max_in_flight)
@@ -223,7 +221,7 @@ def main() -> None:
     parser.add_argument("--replica", type=int, default=0)
     parser.add_argument("--replicas", type=int, default=1)
     parser.add_argument("--recorded", type=Path)
-    parser.add_argument("--student-scorer", default="", help="host:port of a scorer that holds the student")
+    parser.add_argument("--student-scorer", default="", help="host:port of a scorer that serves the student")
     parser.add_argument("--tokens", type=int)
     parser.add_argument("--rollouts", type=int)
     parser.add_argument("--shard-tokens", type=int, required=True)
@@ -233,7 +231,7 @@ def main() -> None:
         die_with_parent()
     setup_logging("collect")
     study, share = Study(arguments.study), Share(arguments.replica, arguments.replicas)
-    with shared(study.files.collectors_lock):  # the launcher waits until no collector of an earlier start is left
+    with shared(study.files.collectors_lock):  # the launcher waits until no collector of a previous start is running
         goal = Goal.of(arguments)
         asyncio.run(
             collect(load_config(arguments.config), study, share, goal, arguments.recorded, arguments.student_scorer)

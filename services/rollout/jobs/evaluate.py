@@ -1,4 +1,4 @@
-"""One replica of `calopd eval`: samples its share of a job, checks each answer and writes it down at once."""
+"""One replica of `calopd eval`: sample its part of a job, check each answer and save it immediately."""
 
 import argparse
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ def evaluate(directory: EvaluationDir, replica: int, replicas: int, threads: int
     job = load_job(directory)
     settings = job.settings
     done = read_samples(directory)
-    # Shares are cut from all tasks, done or not, so that no replica needs to know what the others have done.
+    # Split all tasks, done or not, so that the split does not depend on the progress of other replicas.
     mine = [task for number, task in enumerate(job.tasks()) if number % replicas == replica and task.key not in done]
     if not mine:
         return
@@ -79,10 +79,10 @@ def evaluate(directory: EvaluationDir, replica: int, replicas: int, threads: int
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m services.rollout.jobs.evaluate", description=__doc__)
-    parser.add_argument("directory", type=Path, help="where job.json is, and where samples/ goes")
+    parser.add_argument("directory", type=Path, help="directory with job.json; samples/ is written there")
     parser.add_argument("--replica", type=int, default=0)
     parser.add_argument("--replicas", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0 = torch's choice")
+    parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0 = default of torch")
     arguments = parser.parse_args()
     evaluate(EvaluationDir(arguments.directory), arguments.replica, arguments.replicas, arguments.threads)
 

@@ -1,4 +1,4 @@
-"""Sampling without a queue: a list of prompts through an engine, each response given out the moment it is complete."""
+"""Sampling without a queue: run a list of prompts through an engine and yield each response when it is complete."""
 
 import queue
 from collections.abc import Hashable, Iterable, Iterator
@@ -18,7 +18,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class OfflineSampler:
-    """A model with its tokenizer and engine; `settings` say how it is sampled."""
+    """A model with its tokenizer, its engine and the settings to sample with."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class OfflineSampler:
             self._loop.load_policy(weights, 0).result()
 
     def sample(self, wanted: Iterable[tuple[Key, Problem, int]]) -> Iterator[tuple[Key, Sample, str]]:
-        """For (key, problem, seed): the key, the sample and its text, in the order of completion."""
+        """For each (key, problem, seed), yield the key, the sample and its text, in completion order."""
         waiting = iter(wanted)
         completed: queue.Queue[tuple[Key, Future[Sample]]] = queue.Queue()
         running = 0

@@ -1,6 +1,6 @@
-"""`calopd data solve`: one solution a problem from a strong model, through the rollout's engine; the right ones stay.
+"""`calopd data solve`: sample one solution per problem from a strong model and keep the correct ones.
 
-Each attempt is written down the moment it is complete, so that a stopped run goes on where it was.
+Each attempt is saved when it is complete, so that an interrupted command can resume.
 """
 
 import argparse
@@ -21,7 +21,7 @@ def attempts_file(out: Path) -> Path:
 
 
 def solve(arguments: argparse.Namespace) -> tuple[int, int]:
-    """Attempt what has not been attempted yet, then write the problems whose solution is right; kept and all."""
+    """Attempt the remaining problems, then write those with a correct solution; return their number and the total."""
     problems = load_problems(arguments.source)
     file = attempts_file(arguments.out)
     journal = Journal(file)
@@ -66,7 +66,7 @@ def _attempt(arguments: argparse.Namespace, problems: list[Problem], journal: Jo
             correct = is_correct(text, problem.answer)
             right += correct
             journal.add({"id": problem.id, "correct": correct, "solution": text})
-            progress.update(task, advance=1, description=f"solving ({right} of {number} right)")
+            progress.update(task, advance=1, description=f"solving ({right} of {number} correct)")
     sampler.close()
 
 
@@ -90,7 +90,7 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     arguments = parser().parse_args()
     kept, total = solve(arguments)
-    print(f"{kept} of {total} problems have a right solution: {arguments.out}")
+    print(f"{kept} of {total} problems have a correct solution: {arguments.out}")
 
 
 if __name__ == "__main__":

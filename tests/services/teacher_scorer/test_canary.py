@@ -41,7 +41,9 @@ def spoil(engine: TorchScorer, how: str) -> None:
             weight.mul_(1.01)
 
 
-@pytest.mark.parametrize(("how", "reason"), [("nan", "NaN"), ("uniform", "-ln V"), ("drifted", "off by")])
+@pytest.mark.parametrize(
+    ("how", "reason"), [("nan", "NaN"), ("uniform", "-ln V"), ("drifted", "canary scores deviate by")]
+)
 def test_a_teacher_that_goes_bad_is_refused(engine, scheduler, how, reason):
     canary = Canary(engine, IDS, "float32")
     asyncio.run(canary.check(scheduler))
@@ -99,7 +101,7 @@ def test_a_full_queue_refuses_requests_but_not_the_canary(engine, scheduler):
     async def run() -> None:
         busy = [asyncio.create_task(scheduler.score([sequence])) for _ in range(2)]
         await asyncio.sleep(0)
-        with pytest.raises(Overloaded, match="2 requests wait"):
+        with pytest.raises(Overloaded, match="2 requests are waiting"):
             await scheduler.score([sequence])
         await scheduler.score([sequence], urgent=True)
         await asyncio.gather(*busy)
