@@ -1,11 +1,11 @@
-"""What can be known to fail before anything is started: one clear line each."""
+"""Checks before anything starts: models, problems, prompts, ports and memory."""
 
-import socket
 from pathlib import Path
 
 import psutil
 
 from calopd.config import Config
+from calopd.config.ports import check_port, local_ports
 from calopd.core.contexts import BASE
 from calopd.core.errors import ConfigError
 from calopd.core.types import Problem
@@ -16,13 +16,13 @@ from calopd.rundir.recorded_ratios import recorded_ratios
 from calopd.tracking.registry import check_libraries
 
 PROCESS_GIB = 0.8
-"""What a service takes beside its model: interpreter, torch, buffers."""
+"""Memory of a service besides its model: interpreter, torch, buffers."""
 LONGEST = 64
-"""Problems whose prompts are tried out; the others are checked when their turn comes."""
+"""Number of problems whose prompts are rendered, the longest first; the others are checked when they are used."""
 
 
 def check(config: Config) -> None:
-    """Refuse a run whose models, data, ports or memory are not there."""
+    """Refuse a run that would fail for want of a model, a solution, room in a prompt, a port or memory."""
     check_libraries(config.tracking.trackers)
     check_model("student.path", config.student.path)
     if not config.teacher.addresses:
@@ -37,39 +37,23 @@ def check(config: Config) -> None:
     if config.method.method.recorded:
         assert config.method.recorded_run is not None
         recorded_ratios(config.method.recorded_run, config.method.method.recorded, config.run.steps)
-    for key, port in ports(config).items():
+    for key, port in local_ports(config).items():
         check_port(key, port)
     _check_memory(config)
 
 
-def ports(config: Config) -> dict[str, int]:
-    """The ports that a local run listens at, by the key that sets them."""
-    out = {"learner.port": config.learner.port}
-    if not config.teacher.addresses:
-        out |= {"teacher.port": config.teacher.port, "teacher.metrics_port": config.teacher.metrics_port}
-    for replica in range(config.rollout.replicas):
-        out["rollout.port" + (f" + {replica}" if replica else "")] = config.rollout.port + replica
-    if not config.queue.url:
-        out["queue.port"] = config.queue.port
-    taken: dict[int, str] = {}
-    for key, port in out.items():
-        if port in taken:
-            raise ConfigError(f"{key} and {taken[port]} are both {port}: give each its own port")
-        taken[port] = key
-    return out
-
-
 def is_local(path: str) -> bool:
-    """Whether a model's path is a folder; else it is the hub's owner/name."""
+    """Whether the path of a model is a directory; otherwise it is an id on the hub (`owner/name`)."""
     return path.startswith((".", "/", "~")) or path.count("/") != 1 or Path(path).exists()
 
 
 def check_model(key: str, path: str) -> None:
+    """Refuse a local path without a model."""
     directory = Path(path)
     if not is_local(path):
-        return  # a hub id: its service downloads it, and says so where it cannot
+        return  # a hub id: the service downloads it, and reports an error if it cannot
     if not (directory / "config.json").is_file() or not list(directory.glob("*.safetensors")):
-        raise ConfigError(f"{key} = {path!r}: no model there (expected config.json and *.safetensors)")
+        raise ConfigError(f"{key} = {path!r}: no model found (expected config.json and *.safetensors)")
 
 
 def _check_solutions(config: Config, problems: list[Problem]) -> None:
@@ -90,18 +74,9 @@ def _check_prompts(config: Config, problems: list[Problem]) -> None:
             prompts.ids(problem, context)
 
 
-def check_port(key: str, port: int) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            raise ConfigError(
-                f"port {port} ({key}) is in use: stop what listens there, or choose another with --set {key}=PORT"
-            ) from None
-
-
 def _check_memory(config: Config) -> None:
+    """Refuse a local run that needs more memory than is available, by an estimate."""
+
     def weights_gib(path: str) -> float:
         return sum(f.stat().st_size for f in Path(path).glob("*.safetensors")) / 2**30
 
@@ -112,6 +87,6 @@ def _check_memory(config: Config) -> None:
     available = psutil.virtual_memory().available / 2**30
     if available < needed:
         raise ConfigError(
-            f"too little memory: about {needed:.1f} GiB are needed, {available:.1f} GiB are free. Close programs, "
+            f"not enough memory: about {needed:.1f} GiB needed, {available:.1f} GiB available. Close other programs, "
             "or lower rollout.cpu_kv_cache_gib, rollout.replicas or learner.ranks"
         )

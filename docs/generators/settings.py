@@ -72,12 +72,10 @@ def in_words(annotation: Any, metadata: list[Any] | tuple[Any, ...] = ()) -> str
     if get_origin(annotation) is Annotated:
         inner, *own = get_args(annotation)
         return in_words(inner, [*own, *metadata])
-    limits = dict(_limits(metadata))
+    words, limits = _base_words(annotation), dict(_limits(metadata))
     if limits.keys() == {"≥", "≤"}:
-        return f"{_base_words(annotation)} from {limits['≥']} to {limits['≤']}"
-    return " ".join(
-        (_base_words(annotation), " and ".join(f"{sign} {limit}" for sign, limit in limits.items()))
-    ).strip()
+        return f"{words} from {limits['≥']} to {limits['≤']}"
+    return f"{words} {' and '.join(f'{sign} {limit}' for sign, limit in limits.items())}".strip()
 
 
 def _base_words(annotation: Any) -> str:

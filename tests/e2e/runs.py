@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from calopd.config import Config
-from calopd.config.preflight import ports
+from calopd.config.ports import local_ports
 from calopd.rundir import checkpoints
 from calopd.rundir.files import read_lines
 from calopd.rundir.policies import WEIGHTS, policy_dir
@@ -46,7 +46,7 @@ def check_finished(config: Config) -> dict:
     summary = json.loads(config.run_dir.summary.read_text())
     assert summary["tickets_issued"] == summary["trajectories_used"] == steps * count
     assert config.run_dir.report.stat().st_size > 100_000
-    for port in ports(config).values():
+    for port in local_ports(config).values():
         with socket.socket() as probe:
             assert probe.connect_ex(("127.0.0.1", port)), f"something still listens at port {port}"
     return summary

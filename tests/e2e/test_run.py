@@ -187,10 +187,10 @@ def one_line(out: str) -> str:
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ('student.path="no/such/model"', "student.path = 'no/such/model': no model there"),
+        ('student.path="no/such/model"', "student.path = 'no/such/model': no model found"),
         ('data.train="no.jsonl"', "no problems at no.jsonl"),
         ("learner.tajectories=3", "unknown key learner.tajectories: did you mean trajectories?"),
-        ("rollout.cpu_kv_cache_gib=4000", "too little memory: about"),
+        ("rollout.cpu_kv_cache_gib=4000", "not enough memory: about"),
         ("evaluation.problems=17", "holds 16"),
     ],
 )
