@@ -1,10 +1,10 @@
-"""Makes dashboards/*.json from the panels: `make dashboards`. Edit the panels, not the JSON."""
+"""Generates dashboards/*.json from the panels: `make dashboards`. Edit the panels, not the JSON."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-from deploy.monitoring.grafana.calibration import CALIBRATION
+from deploy.monitoring.grafana.calibration import calibration
 from deploy.monitoring.grafana.panel import RUN, Panel, Row
 from deploy.monitoring.grafana.pipeline import PIPELINE
 
@@ -38,14 +38,9 @@ def grafana_panel(panel: Panel, number: int, x: int, y: int) -> dict[str, Any]:
         custom["stacking"] = {"mode": "normal", "group": "A"}
     if panel.logarithmic:
         custom["scaleDistribution"] = {"type": "log", "log": 10}
-    if panel.thresholds:
-        custom["thresholdsStyle"] = {"mode": "area"}
     defaults: dict[str, Any] = {"unit": panel.unit, "custom": {} if panel.kind == "gauge" else custom}
     if panel.unit == "percentunit":
         defaults |= {"min": 0, "max": 1} if panel.kind == "gauge" else {"min": 0}
-    if panel.thresholds:
-        steps = [{"value": value, "color": color} for value, color in panel.thresholds]
-        defaults["thresholds"] = {"mode": "absolute", "steps": steps}
     options: dict[str, Any] = {
         "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []},
         "tooltip": {"mode": "multi", "sort": "desc"},
@@ -143,7 +138,7 @@ def dashboard(uid: str, title: str, panels: list[dict[str, Any]], replicas: bool
 
 
 def runbook() -> dict[str, Any]:
-    """docs/runbook.md, a text panel a section, so that panels can link to it wherever Grafana runs."""
+    """docs/runbook.md, one text panel per section, so that panels can link to it on any Grafana."""
     panels = [
         {
             "id": number, "type": "text", "title": title,
@@ -158,14 +153,14 @@ def runbook() -> dict[str, Any]:
 
 def dashboards() -> dict[str, dict[str, Any]]:
     return {
-        "calibration": dashboard("calopd-calibration", "Calibration", layout(CALIBRATION)),
+        "calibration": dashboard("calopd-calibration", "Calibration", layout(calibration())),
         "pipeline": dashboard("calopd-pipeline", "Pipeline", layout(PIPELINE), replicas=True),
         "runbook": runbook(),
     }
 
 
 def operator_rules() -> str:
-    """The rules as the Prometheus operator wants them."""
+    """The rules in the form of the Prometheus operator."""
     groups = (HERE.parent / "rules" / "calopd.yml").read_text(encoding="utf-8")
     indented = "".join(f"  {line}" if line.strip() else line for line in groups.splitlines(keepends=True))
     head = "apiVersion: monitoring.coreos.com/v1\nkind: PrometheusRule\nmetadata:\n  name: calopd\nspec:\n"
@@ -173,7 +168,7 @@ def operator_rules() -> str:
 
 
 def files() -> dict[Path, str]:
-    """What is made, and what is in it."""
+    """Path -> text of every generated file."""
     made = {
         HERE / "dashboards" / f"{name}.json": json.dumps(page, indent=1, ensure_ascii=False) + "\n"
         for name, page in dashboards().items()

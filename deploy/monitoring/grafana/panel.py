@@ -1,4 +1,4 @@
-"""What a panel is, and the selectors and expressions that panels share."""
+"""A panel, and the selectors and expressions that panels share."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,6 @@ class Panel:
     logarithmic: bool = False
     band: tuple[str, str] | None = None
     """Two legends between which the paper's runs lie."""
-    thresholds: tuple[tuple[float | None, str], ...] = ()
     runbook: str = ""
     """The section of docs/runbook.md."""
 
@@ -37,12 +36,13 @@ TEACHER = 'instance=~"$replica"'
 PROGRESS = f"calopd:progress:ratio{{{RUN}}}"
 
 
-def band(low: float, high: float, change: float) -> dict[str, str]:
-    """The paper's curve as a band: from low..high at the start, moved by `change` over the run."""
-    return {
-        "paper, low": f"{low} + {change} * {PROGRESS}",
-        "paper, high": f"{high} + {change} * {PROGRESS}",
-    }
-
-
 BAND = ("paper, low", "paper, high")
+
+
+def band(first: float, last: float, half: float = 0.05) -> dict[str, str]:
+    """The paper's curve as a band, from its first to its last value over the run; beside Cal-OPD runs only."""
+    progress = f'({PROGRESS} and on (instance, run) calopd_learner_run_info{{method="cal_opd"}})'
+    return {
+        name: f"{first + side:.2f} + {last - first:.2f} * {progress}"
+        for name, side in zip(BAND, (-half, half), strict=True)
+    }

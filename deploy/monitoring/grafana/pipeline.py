@@ -1,4 +1,4 @@
-"""Pipeline: where the tokens and the seconds go, by role and replica, and what fails."""
+"""Pipeline: throughput, latencies and failures, by role and replica."""
 
 from deploy.monitoring.grafana.panel import REPLICA, RUN, TEACHER, Panel, Row, quantile
 
@@ -7,8 +7,8 @@ PIPELINE = (
         "Throughput",
         (
             Panel(
-                "Tokens a second, by role",
-                "Response tokens. The teacher counts a token once a context: three times under Cal-OPD.",
+                "Tokens per second, by role",
+                "Response tokens. The teacher counts a token once per context: three times with Cal-OPD.",
                 {
                     "teacher {{context}}":
                         f"sum by (context) (rate(calopd_teacher_tokens_total{{{TEACHER}}}[$__rate_interval]))",
@@ -26,12 +26,12 @@ PIPELINE = (
                 {"{{run}}": f"calopd_learner_step_seconds{{{RUN}}}"}, unit="s",
             ),
             Panel(
-                "What the learner does", "Share of time, by phase.",
+                "Learner by phase", "Share of time.",
                 {"{{phase}}": f"sum by (phase) (rate(calopd_learner_phase_seconds_total{{{RUN}}}[5m]))"},
                 unit="percentunit", stacked=True,
             ),
             Panel(
-                "What the teachers do", "Seconds a second, by phase, over all replicas.",
+                "Teachers by phase", "Seconds per second, over all replicas.",
                 {"{{phase}}": f"sum by (phase) (rate(calopd_teacher_phase_seconds_total{{{TEACHER}}}[5m]))"},
                 stacked=True,
             ),
@@ -54,7 +54,7 @@ PIPELINE = (
         "Queue and latencies",
         (
             Panel(
-                "Tickets", "Not done yet: in nobody's hands, and claimed by a rollout.",
+                "Tickets", "Not done yet: waiting, and claimed by a rollout.",
                 {"{{run}} {{state}}": f"calopd_learner_queue_tickets{{{RUN}}}"}, stacked=True, runbook="Queue stalled",
             ),
             Panel(
@@ -78,7 +78,7 @@ PIPELINE = (
                 unit="s",
             ),
             Panel(
-                "Having it scored", "As a rollout sees it, all contexts and retries included.",
+                "Scoring a response", "As a rollout measures it, all contexts and retries included.",
                 {
                     "{{instance}} p50": quantile(0.5, "calopd_rollout_score_seconds", "instance", REPLICA),
                     "{{instance}} p95": quantile(0.95, "calopd_rollout_score_seconds", "instance", REPLICA),
@@ -106,7 +106,7 @@ PIPELINE = (
                 {"{{instance}}": quantile(0.95, "calopd_rollout_policy_load_seconds", "instance", REPLICA)}, unit="s",
             ),
             Panel(
-                "Trajectories", "A minute, by what became of the ticket.",
+                "Trajectories", "Per minute, by the outcome of the ticket.",
                 {"{{outcome}}": f"60 * sum by (outcome) (rate(calopd_rollout_trajectories_total{{{REPLICA}}}[5m]))"},
                 runbook="Dead letters",
             ),
@@ -116,7 +116,7 @@ PIPELINE = (
         "Failures",
         (
             Panel(
-                "Attempts that failed, by reason", "Of tickets; each is taken up again. In 15 minutes.",
+                "Failed attempts, by reason", "Attempts at a ticket; each is retried. In 15 minutes.",
                 {
                     "{{reason}}": f"sum by (reason) (increase(calopd_rollout_failures_total{{{REPLICA}}}[15m])) "
                     "or vector(0)"
@@ -124,7 +124,7 @@ PIPELINE = (
                 runbook="Queue stalled",
             ),
             Panel(
-                "Calls to the teacher tried again, by reason", "In 15 minutes.",
+                "Retried calls to the teacher, by reason", "In 15 minutes.",
                 {
                     "{{reason}}": f"sum by (reason) (increase(calopd_rollout_teacher_retries_total{{{REPLICA}}}[15m])) "
                     "or vector(0)"
@@ -132,7 +132,7 @@ PIPELINE = (
                 runbook="Teacher refuses",
             ),
             Panel(
-                "Requests that teachers refused, by reason", "In 15 minutes.",
+                "Refused requests, by reason", "In 15 minutes.",
                 {
                     "{{reason}}": "sum by (reason) "
                     f"(increase(calopd_teacher_refused_requests_total{{{TEACHER}}}[15m])) or vector(0)"
@@ -141,7 +141,7 @@ PIPELINE = (
             ),
             Panel(
                 "Dead letters and missing trajectories",
-                "Tickets set aside, and what the steps lacked because of them.",
+                "Tickets in the dead-letter list, and trajectories that the steps lacked because of them.",
                 {
                     "{{run}} dead letters": f"calopd_learner_dead_letters{{{RUN}}}",
                     "{{run}} missing": f"calopd_learner_missing_trajectories_total{{{RUN}}}",
@@ -149,7 +149,7 @@ PIPELINE = (
                 runbook="Dead letters",
             ),
             Panel(
-                "Canary", "Largest deviation of a teacher from its first day, in nats; 1 = it serves.",
+                "Canary", "Largest deviation of a teacher from its scores at the start, in nats; 1 = it serves.",
                 {
                     "{{instance}} deviation": f"calopd_teacher_canary_deviation_nats{{{TEACHER}}}",
                     "{{instance}} serves": f"calopd_teacher_canary_healthy{{{TEACHER}}}",
@@ -170,11 +170,11 @@ PIPELINE = (
         "Machines",
         (
             Panel(
-                "Room left", "Of the volumes of the run and of the policies.",
+                "Free disk space", "Of the volumes of the run and of the policies.",
                 {"{{run}} {{volume}}": f"calopd:disk_free:ratio{{{RUN}}}"}, unit="percentunit", runbook="Disk",
             ),
             Panel(
-                "Age of the last checkpoint", "What would be done again after a crash.",
+                "Age of the last checkpoint", "Work that would be repeated after a crash.",
                 {"{{run}}": f"calopd:checkpoint_age:seconds{{{RUN}}}"}, unit="s", runbook="Checkpoint age",
             ),
             Panel(
