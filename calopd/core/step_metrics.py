@@ -245,7 +245,7 @@ METRICS: tuple[Metric, ...] = (
            lambda s: s.percentile(95), LENGTH, "95th percentile"),
     Metric("truncated_share", "ratio", "Share of responses cut at the limit",
            lambda s: s.share("truncated"), ENDINGS, "cut", name="truncated_ratio"),
-    Metric("answered_after_think_share", "ratio", "Share of responses whose answer stands after </think>",
+    Metric("answered_after_think_share", "ratio", "Share of responses that answer after the end of the reasoning",
            lambda s: s.share("after_think"), ENDINGS, "answered after thinking", name="answered_after_think_ratio"),
     Metric("entropy", "nats", "Mean entropy of the student over the whole vocabulary",
            _mean("entropy", "tokens"), ENTROPY, name="student_entropy_nats"),

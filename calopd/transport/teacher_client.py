@@ -42,7 +42,7 @@ CHANNEL_OPTIONS = [
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.enable_http_proxy", 0),
 ]
-retries = Counter("calopd_rollout_teacher_retries", "Calls to the teacher that were tried again", ["reason"])
+retries = Counter("calopd_rollout_teacher_retries", "Retried calls to the teacher", ["reason"])
 
 
 class TeacherClient:

@@ -3,10 +3,14 @@
 from prometheus_client import Counter, Gauge
 
 busy_seconds = Counter("calopd_learner_busy_seconds", "Seconds in which the learner computed")
-checkpoint_time = Gauge("calopd_learner_checkpoint_timestamp_seconds", "When the last checkpoint was written")
-phase_seconds = Counter("calopd_learner_phase_seconds", "Seconds spent, by what the learner was doing", ["phase"])
-run_info = Gauge("calopd_learner_run_info", "1; what the run trains and how", ["method", "student", "teacher"])
+checkpoint_time = Gauge("calopd_learner_checkpoint_timestamp_seconds", "Unix time of the last checkpoint")
+phase_seconds = Counter("calopd_learner_phase_seconds", "Seconds spent, by phase of the learner", ["phase"])
+run_info = Gauge(
+    "calopd_learner_run_info",
+    "Always 1; method, student and teacher of the run as labels",
+    ["method", "student", "teacher"],
+)
 steps_wanted = Gauge("calopd_learner_steps_wanted", "Optimizer steps of the whole run")
 evaluations_skipped = Counter(
-    "calopd_learner_evaluations_skipped", "Policies not evaluated because the evaluation before was still under way"
+    "calopd_learner_evaluations_skipped", "Policies not evaluated because the previous evaluation was still running"
 )

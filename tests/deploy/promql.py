@@ -4,9 +4,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from prometheus_client import REGISTRY
-
 from calopd.core.step_metrics import METRICS
+from docs.generators.metrics import service_families
 
 STANDARD = {"up", "process_start_time_seconds", "process_resident_memory_bytes", "process_cpu_seconds_total"}
 """Of Prometheus, and of every Python process on Linux."""
@@ -15,19 +14,11 @@ COMPARISON = re.compile(r"(?<![=!<>~])(==|!=|<=|>=|<|>)(?![=~])(?!\s*bool)")
 
 def exported() -> set[str]:
     """Every series name that a service or its client may show."""
-    from calopd.tracking import prometheus_tracker  # noqa: F401
-    from calopd.transport import teacher_client  # noqa: F401  declares its counter
-    from services.learner import prometheus as learner  # noqa: F401
-    from services.learner.resource_collector import ResourceCollector
-    from services.rollout import prometheus as rollout  # noqa: F401
-    from services.teacher_scorer import prometheus as teacher  # noqa: F401
-
     names = {metric.prometheus for metric in METRICS}
-    nowhere = ResourceCollector("redis://127.0.0.1:1/0", "none", {})
-    for family in [*REGISTRY.collect(), *nowhere.collect()]:
+    for family in service_families().values():
         suffixes = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"]}.get(family.type, [""])
         names |= {family.name + suffix for suffix in suffixes}
-    return {name for name in names if name.startswith("calopd_")} | STANDARD
+    return names | STANDARD
 
 
 def names_in(expression: str) -> set[str]:

@@ -34,7 +34,7 @@ def _panel(chart: Chart, metrics: Sequence[Metric]) -> Panel:
     if chart.paper:
         first, last = chart.paper
         targets |= band(first, last)
-        description += f" The paper's Cal-OPD run (eval, λ = 5): {first:g} to {last:g}; the band is 0.05 to either side."
+        description += f" The paper's Cal-OPD run (eval, λ = 5): {first:g} to {last:g}; the band is +- 0.05."
     return Panel(
         chart.title,
         f"{description} {PAPER.get(chart, '')}".strip(),
