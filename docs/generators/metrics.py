@@ -57,12 +57,12 @@ def page() -> str:
     parts.append("## Other metrics of the services\n\nOnly Prometheus has these.\n")
     families = service_families()
     for prefix, (title, note) in SERVICES.items():
-        rows = [
+        others = [
             (code(family.name + ("_total" if family.type == "counter" else "")), family.type, family.documentation)
             for name, family in sorted(families.items())
             if name.startswith(prefix)
         ]
-        parts.append(f"### {title}\n\n{note}\n\n" + table(("Name", "Type", "Meaning"), rows))
+        parts.append(f"### {title}\n\n{note}\n\n" + table(("Name", "Type", "Meaning"), others))
     return "\n".join(parts)
 
 
