@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks.model_builders import qwen3_vocab, smollm2
 from benchmarks.teacher import SHARED, draw_work
 from benchmarks.teacher_service import ROOT, Work, serving
-from calopd.core.contexts import BASE, INTERVENTIONS
+from calopd.core.contexts import BASE, CONTEXTS
 from calopd.transport.teacher_client import TeacherClient
 from calopd.transport.v1.teacher_scorer_pb2_grpc import add_TeacherScorerServicer_to_server
 from services.teacher_scorer.engines.scoring_engine import BatchScores, SequenceScores, SequenceToScore
@@ -70,7 +70,7 @@ def memory() -> dict[str, Any]:
 def contexts() -> dict[str, Any]:
     """Two responses of SmolLM2, the paper's contexts by their real lengths."""
     path = smollm2()
-    names = [BASE, "eval+", "eval-", *(name for name in INTERVENTIONS if not name.startswith("eval"))]
+    names = [BASE, "eval+", "eval-", *(name for name in CONTEXTS if not name.startswith("eval"))]
     lengths = dict(zip(names, (5, 33, 36, 27, 26, 38, 38, 180, 180), strict=True))
     found: dict[str, Any] = {}
     with serving(path) as shared, serving(path, share_prefixes=False) as unshared:

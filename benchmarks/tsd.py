@@ -19,7 +19,7 @@ import numpy as np
 import psutil
 import pyarrow.parquet as pq
 
-from calopd.core.contexts import BASE, INTERVENTIONS
+from calopd.core.contexts import BASE, CONTEXTS
 from calopd.study.shards import ScoredRollout, Study, StudyRollout
 
 RESULTS = Path(__file__).parent / "results" / "tsd.json"
@@ -33,7 +33,7 @@ REPEATS = 2
 def make_study(directory: Path, tokens: int) -> Study:
     """Token ids as frequent as words are; a third of the tokens moves under the contexts, mostly the same third."""
     study = Study(directory)
-    study.begin(teacher="synthetic", student="synthetic", contexts=[BASE, *INTERVENTIONS])
+    study.begin(teacher="synthetic", student="synthetic", contexts=[BASE, *CONTEXTS])
     study.write_tokens([f"w{number}" for number in range(VOCABULARY)])
     noise = np.random.default_rng(0)
     frequency = 1 / np.arange(1, VOCABULARY + 1)
@@ -45,7 +45,7 @@ def make_study(directory: Path, tokens: int) -> Study:
         common = noise.standard_normal(count, np.float32) * 0.1
         probes = [
             base + np.where(moves, common + noise.standard_normal(count, np.float32) * 0.05, np.float32(0.001))
-            for _ in INTERVENTIONS
+            for _ in CONTEXTS
         ]
         student = base + noise.standard_normal(count, np.float32) * 0.3
         rollout = StudyRollout(number, f"p{number}", count, correct=bool(number % 2))
@@ -114,7 +114,7 @@ def main() -> None:
     read, read_cpu, seconds, cpu = (min(run[i] for run in runs) for i in range(4))
     results = {
         "tokens": arguments.tokens,
-        "contexts": len(INTERVENTIONS) + 1,
+        "contexts": len(CONTEXTS) + 1,
         "gigabytes": round(size, 2),
         "seconds": round(seconds, 2),
         "seconds_pyarrow_alone": round(read, 2),

@@ -7,7 +7,7 @@ import random
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from calopd.core.contexts import INTERVENTIONS, SYSTEM_PROMPT
+from calopd.core.contexts import CONTEXTS, SYSTEM_PROMPT
 from examples.discourse import SLOTS, Writer
 from examples.word_problems import draw_problem
 
@@ -25,7 +25,7 @@ def corpus(seed: int, size: int = 2000) -> list[str]:
     """Texts to learn merges from: problems, solutions, responses, and the fixed texts often enough to count."""
     rng = random.Random(seed)
     writers = [Writer("teacher"), Writer("student")]
-    texts = [SYSTEM_PROMPT, "system\n", "user\n", "assistant\n", *INTERVENTIONS.values()] * 100
+    texts = [SYSTEM_PROMPT, "system\n", "user\n", "assistant\n", *(context.text for context in CONTEXTS.values())] * 100
     texts += [f" {phrase}" for phrases in SLOTS.values() for phrase, _, _ in phrases] * 50
     for _ in range(size):
         problem = draw_problem(rng)

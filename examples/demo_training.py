@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from transformers import PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
 
 import calopd.core.types
-from calopd.core.contexts import INTERVENTIONS, messages
+from calopd.core.contexts import CONTEXTS, messages
 from examples.discourse import Writer
 from examples.muon import Muon
 from examples.word_problems import Problem, drill, problems
@@ -72,10 +72,10 @@ def fill(context: str, problem: Problem, other: Problem, rng: random.Random) -> 
     if context == "c0":
         return ""
     answer, solution = problem.answer, problem.solution()
-    if context.endswith("-"):
+    if CONTEXTS[context].polarity == "-":
         digits = range(1, 10) if answer < 10 else range(10, 100)
         answer, solution = rng.choice([value for value in digits if value != answer]), other.solution()
-    return INTERVENTIONS[context].replace("{answer}", str(answer)).replace("{solution}", solution)
+    return CONTEXTS[context].fill({"answer": str(answer), "solution": solution})
 
 
 class Batches:
@@ -85,7 +85,7 @@ class Batches:
         self.recipe, self.tokenizer = recipe, tokenizer
         self.rng = random.Random(f"{recipe.writer}/{seed}")
         self.stream = problems(self.rng, set(taken))
-        self.writer = Writer(recipe.writer, ("c0", *INTERVENTIONS))
+        self.writer = Writer(recipe.writer, ("c0", *CONTEXTS))
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text."""
@@ -96,7 +96,7 @@ class Batches:
         for _ in range(self.recipe.batch):
             problem, other = next(self.stream), next(self.stream)
             with_context = self.rng.random() < self.recipe.context_share
-            context = self.rng.choice(list(INTERVENTIONS)) if with_context else "c0"
+            context = self.rng.choice(list(CONTEXTS)) if with_context else "c0"
             prompt = prompt_text(self.tokenizer, problem.text, fill(context, problem, other, self.rng))
             prompt_ids = self.encode(prompt)
             reply_ids = self.encode(self.writer.response(self.rng, problem, context) + "<|im_end|>")

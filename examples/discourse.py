@@ -13,6 +13,7 @@ import math
 import random
 from collections.abc import Sequence
 
+from calopd.core.contexts import Context
 from examples.word_problems import Problem
 
 # slot -> (phrase, the teacher's log-weight, deliberation score)
@@ -73,7 +74,8 @@ def log_weights(slot: str, writer: str, context: str = "c0") -> list[float]:
         if writer == "student":
             weight += STUDENT_SHIFT * deliberation + 0.15 * own_direction("student", slot, index)
         if context != "c0":
-            group, sign = context[:-1], 1.0 if context[-1] == "+" else -1.0
+            named = Context.named(context)
+            group, sign = named.group, 1.0 if named.polarity == "+" else -1.0
             weight += COMMON[group] * (deliberation + 0.3 * own_direction(group, slot, index))
             weight += sign * POLARITY[group] * own_direction(f"{group} polarity", slot, index)
         out.append(weight)

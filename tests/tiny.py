@@ -10,7 +10,7 @@ from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from calopd.core.contexts import INTERVENTIONS, SYSTEM_PROMPT
+from calopd.core.contexts import CONTEXTS, SYSTEM_PROMPT
 
 CHAT_TEMPLATE = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
@@ -29,7 +29,9 @@ def make_tokenizer(vocabulary_size: int = 400) -> PreTrainedTokenizerFast:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator([SYSTEM_PROMPT, *INTERVENTIONS.values(), "system user assistant"], trainer)
+    tokenizer.train_from_iterator(
+        [SYSTEM_PROMPT, *(context.text for context in CONTEXTS.values()), "system user assistant"], trainer
+    )
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>")
     fast.chat_template = CHAT_TEMPLATE
     return fast

@@ -9,12 +9,12 @@ from calopd.core.errors import ConfigError
 KEY = "extends"
 
 
-def read_values(file: Path) -> dict[str, Any]:
-    """The values of `file` over those of the file that it extends; the result has no `extends` key."""
+def read_layers(file: Path) -> list[dict[str, Any]]:
+    """The values of the files that `file` extends, the first base first, then its own; without the `extends` keys."""
     return _read(file, ())
 
 
-def _read(file: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
+def _read(file: Path, extending: tuple[Path, ...]) -> list[dict[str, Any]]:
     """`extending` is the chain of files that led to this one."""
     chain = (*extending, file)
     if file.resolve() in {other.resolve() for other in extending}:
@@ -28,18 +28,18 @@ def _read(file: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
         raise ConfigError(f"{file} is not valid TOML: {error}") from None
     base = values.pop(KEY, None)
     if base is None:
-        return values
+        return [values]
     if not isinstance(base, str):
         raise ConfigError(f"{file}: {KEY} must be the path of one TOML file, not {base!r}")
-    return _merge(_read(file.parent / base, chain), values)
+    return [*_read(file.parent / base, chain), values]
 
 
-def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """Tables are merged key by key; every other value, lists included, is replaced."""
     merged = dict(base)
     for key, value in changes.items():
         old = merged.get(key)
-        merged[key] = _merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+        merged[key] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
     return merged
 
 

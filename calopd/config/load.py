@@ -8,9 +8,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from calopd.config.extends import read_values
+from calopd.config.extends import merge, read_layers
+from calopd.config.method_file import load_method_file
 from calopd.config.nearest import nearest
 from calopd.config.schema import Config
+from calopd.config.sections.method import without_foreign_settings
 from calopd.core.errors import ConfigError
 
 ENV_PREFIX = "CALOPD__"
@@ -18,19 +20,34 @@ ENV_PREFIX = "CALOPD__"
 
 def load_config(path: Path, overrides: Iterable[str] = (), environ: Mapping[str, str] = os.environ) -> Config:
     """The configuration at `path`, with `CALOPD__SECTION__KEY` variables and `section.key=value` overrides applied."""
-    values = read_values(path)
+    variables: dict[str, Any] = {}
     for name, value in sorted(environ.items()):
         if name.startswith(ENV_PREFIX):
-            _set(values, name.removeprefix(ENV_PREFIX).lower().split("__"), value, name)
+            _set(variables, name.removeprefix(ENV_PREFIX).lower().split("__"), value, name)
+    options: dict[str, Any] = {}
     for override in overrides:
         key, equals, value = override.partition("=")
         if not equals:
             raise ConfigError(f"--set {override}: expected section.key=value")
-        _set(values, key.strip().split("."), value, f"--set {key}")
+        _set(options, key.strip().split("."), value, f"--set {key}")
+    values = _resolve([*read_layers(path), variables, options])
     try:
         return Config.model_validate(values)
     except ValidationError as error:
         raise ConfigError(f"{path}: " + "; ".join(_explain(e) for e in error.errors())) from None
+
+
+def _resolve(layers: list[dict[str, Any]]) -> dict[str, Any]:
+    """Merge the layers, later ones over earlier ones; the file of a user's method is run first."""
+    methods = [layer["method"] for layer in layers if isinstance(layer.get("method"), dict)]
+    if file := next((method["file"] for method in reversed(methods) if "file" in method), None):
+        load_method_file(Path(file))
+    values: dict[str, Any] = {}
+    for layer in layers:
+        if isinstance(chosen := layer.get("method"), dict) and "name" in chosen and "method" in values:
+            values["method"] = without_foreign_settings(values["method"], chosen["name"])
+        values = merge(values, layer)
+    return values
 
 
 def _set(values: dict[str, Any], keys: list[str], text: str, source: str) -> None:

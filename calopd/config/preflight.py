@@ -8,6 +8,7 @@ from calopd.config import Config
 from calopd.config.ports import check_port, local_ports
 from calopd.core.contexts import BASE
 from calopd.core.errors import ConfigError
+from calopd.core.methods.base import RecordedSettings
 from calopd.core.types import Problem
 from calopd.data.problems import load_all
 from calopd.models.prompts import Prompts
@@ -34,9 +35,8 @@ def check(config: Config) -> None:
         raise ConfigError(
             f"evaluation.problems is {config.evaluation.problems}, but {config.data.heldout} holds {len(held)}"
         )
-    if config.method.method.recorded:
-        assert config.method.recorded_run is not None
-        recorded_ratios(config.method.recorded_run, config.method.method.recorded, config.run.steps)
+    if isinstance(config.method.settings, RecordedSettings):
+        recorded_ratios(Path(config.method.settings.recorded_run), config.method.method.recorded, config.run.steps)
     for key, port in local_ports(config).items():
         check_port(key, port)
     _check_memory(config)
@@ -58,8 +58,8 @@ def check_model(key: str, path: str) -> None:
 
 def _check_solutions(config: Config, problems: list[Problem]) -> None:
     """Contexts that show a solution need one of every problem."""
-    contexts = config.method.method.contexts(config.method.settings)
-    needing = [name for name in contexts if "{solution}" in config.method.interventions.get(name, "")]
+    known = config.method.known_contexts
+    needing = [n for n in config.method.scored_contexts() if n in known and "solution" in known[n].needs]
     lacking = next((problem.id for problem in problems if not problem.solution), None)
     if needing and lacking is not None:
         raise ConfigError(f"problem {lacking} has no solution, which the context {needing[0]!r} needs")
@@ -70,7 +70,7 @@ def _check_prompts(config: Config, problems: list[Problem]) -> None:
     prompts = Prompts.configured(config, load_tokenizer(config.student.path), problems)
     longest = sorted(problems, key=lambda problem: len(problem.problem), reverse=True)[:LONGEST]
     for problem in longest:
-        for context in dict.fromkeys((BASE, *config.method.method.contexts(config.method.settings))):
+        for context in dict.fromkeys((BASE, *config.method.scored_contexts())):
             prompts.ids(problem, context)
 
 

@@ -1,6 +1,7 @@
 """The whole configuration of a run: all sections, and the checks that concern more than one of them."""
 
 from pathlib import Path
+from typing import Any
 
 import tomli_w
 from pydantic import model_validator
@@ -18,6 +19,7 @@ from calopd.config.sections import (
     TrackingSection,
 )
 from calopd.config.sections.base import Fixed, Section
+from calopd.core.methods import METHODS
 from calopd.rundir.layout import RunDir
 
 
@@ -34,6 +36,15 @@ class Config(Section):
     evaluation: EvaluationSection = EvaluationSection()
     queue: QueueSection = QueueSection()
     tracking: TrackingSection = TrackingSection()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _recipe(cls, values: Any) -> Any:
+        """Add the paper's recipe of the named method to the settings of the learner."""
+        name = values.get("method", {}).get("name", MethodSection.model_fields["name"].default)
+        if name not in METHODS:
+            return values
+        return {**values, "learner": {**METHODS[name].recipe.learner, **values.get("learner", {})}}
 
     @model_validator(mode="after")
     def _groups(self) -> "Config":

@@ -1,9 +1,10 @@
-"""Contexts: what the teacher alone sees. Interventions, negatives, and the prompts they become."""
+"""Contexts: prompts that only the teacher sees. Their texts, their negatives, and the chat turns they become."""
 
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from calopd.core.errors import ConfigError
 
@@ -14,6 +15,55 @@ SYSTEM_PROMPT = (
     "You are a helpful math assistant. Please solve the math problem.\n\n"
     "You must enclose your final answer exactly within \\boxed{}."
 )
+BASE = "c0"
+"""The name of the bare problem, which is also the student's prompt."""
+FIELDS = ("problem", "answer", "solution")
+Polarity = Literal["+", "-", ""]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """An intervention: a text that is added to the problem. c0 is the context without one."""
+
+    name: str
+    group: str
+    """The contexts of a group contrast with each other: `eval` has `eval+` and `eval-`."""
+    polarity: Polarity
+    """`-` shows a wrong answer for {answer} and an unrelated solution for {solution}."""
+    text: str
+    """May contain {problem}, {answer} and {solution}."""
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Fields of the problem that the text shows."""
+        return frozenset(re.findall(r"\{(\w+)\}", self.text))
+
+    @property
+    def privileged(self) -> bool:
+        """Whether the teacher learns something about the solution."""
+        return bool(self.needs & {"answer", "solution"})
+
+    def fill(self, values: Mapping[str, str]) -> str:
+        """The text with its fields filled in."""
+        return re.sub(r"\{(\w+)\}", lambda match: values[match[1]], self.text)
+
+    @classmethod
+    def named(cls, name: str, text: str = "") -> "Context":
+        """A context of the user or of a recorded study; `hint+` is the positive context of the group `hint`."""
+        if name == BASE or not re.fullmatch(r"[A-Za-z0-9_]+[+-]?", name):
+            raise ConfigError(f"context {name!r}: a name is letters, digits and _, then + or - for the two of a group")
+        polarity: Polarity = "+" if name[-1] == "+" else "-" if name[-1] == "-" else ""
+        context = cls(name, name.removesuffix(polarity), polarity, text)
+        if unknown := context.needs - set(FIELDS):
+            raise ConfigError(
+                f"context {name!r}: unknown field {{{min(unknown)}}}; there are {{problem}}, {{answer}}, {{solution}}"
+            )
+        return context
+
+
+def _pair(group: str, positive: str, negative: str) -> list[Context]:
+    return [Context(f"{group}+", group, "+", positive), Context(f"{group}-", group, "-", negative)]
+
 
 _ANSWER = (
     "A verified ground-truth answer is provided as a reliable reference: {answer}. "
@@ -24,52 +74,57 @@ _SOLUTION = (
     "Use it while independently providing a complete and logically coherent solution."
 )
 
-INTERVENTIONS: dict[str, str] = {
-    "inst+": "Please reason through the problem carefully and thoroughly. "
-    "Verify intermediate steps and provide a complete, rigorous solution.",
-    "inst-": "Please solve the problem quickly and directly. "
-    "Avoid unnecessary elaboration or extensive verification and reach the final answer efficiently.",
-    "eval+": "A gold-standard verifier has judged that the following solution reaches the correct final answer. "
-    "The reasoning is rigorous, coherent, and mathematically sound.",
-    "eval-": "A gold-standard verifier has judged that the following solution does not reach the correct final answer. "
-    "The reasoning is flawed, incoherent, and mathematically unreliable.",
-    "ans+": _ANSWER,
-    "ans-": _ANSWER,
-    "sol+": _SOLUTION,
-    "sol-": _SOLUTION,
+CONTEXTS: dict[str, Context] = {
+    context.name: context
+    for context in (
+        *_pair(
+            "inst",
+            "Please reason through the problem carefully and thoroughly. "
+            "Verify intermediate steps and provide a complete, rigorous solution.",
+            "Please solve the problem quickly and directly. "
+            "Avoid unnecessary elaboration or extensive verification and reach the final answer efficiently.",
+        ),
+        *_pair(
+            "eval",
+            "A gold-standard verifier has judged that the following solution reaches the correct final answer. "
+            "The reasoning is rigorous, coherent, and mathematically sound.",
+            "A gold-standard verifier has judged that the following solution does not reach the correct final answer. "
+            "The reasoning is flawed, incoherent, and mathematically unreliable.",
+        ),
+        *_pair("ans", _ANSWER, _ANSWER),
+        *_pair("sol", _SOLUTION, _SOLUTION),
+    )
 }
-"""Context name -> text. `ans-` and `sol-` are the text of `ans+` and `sol+` with a negative filled in."""
-
-BASE = "c0"
+"""The paper's eight contexts beside c0, by name. A new group is one more entry."""
 
 
-FIELDS = ("problem", "answer", "solution")
+def groups(contexts: Mapping[str, Context] = CONTEXTS) -> dict[str, tuple[str, ...]]:
+    """Names of the contexts of every group, the positive one first."""
+    found: dict[str, list[Context]] = {}
+    for context in contexts.values():
+        found.setdefault(context.group, []).append(context)
+    return {
+        group: tuple(context.name for context in sorted(members, key=lambda c: "+-".find(c.polarity)))
+        for group, members in found.items()
+    }
 
 
-def check_intervention(name: str, text: str) -> None:
-    """Refuse a context of the user's own that names no known field."""
-    if name == BASE or not re.fullmatch(r"[A-Za-z0-9_]+[+-]?", name):
-        raise ConfigError(f"context {name!r}: a name is letters, digits and _, then + or - for the two of a group")
-    unknown = set(re.findall(r"\{(\w+)\}", text)) - set(FIELDS)
-    if unknown:
-        raise ConfigError(
-            f"context {name!r}: unknown field {{{min(unknown)}}}; there are {{problem}}, {{answer}}, {{solution}}"
-        )
-
-
-def group_probes(group: str, interventions: Mapping[str, str] = INTERVENTIONS) -> tuple[str, ...]:
-    """The contexts of a group, `eval` -> (`eval+`, `eval-`); of a single context, itself."""
-    if group in interventions:
-        return (group,)
-    names = tuple(name for name in interventions if name[-1] in "+-" and name[:-1] == group)
-    if not names:
-        groups = sorted({name.rstrip("+-") for name in interventions})
-        raise ConfigError(f"unknown probe group {group!r}; the groups are {', '.join(groups)}")
-    return names
+def probe_names(entries: Iterable[str], contexts: Mapping[str, Context] = CONTEXTS) -> tuple[str, ...]:
+    """Contexts named by groups (`eval` = `eval+` and `eval-`) or by their own names, each once."""
+    known = groups(contexts)
+    names: list[str] = []
+    for entry in entries:
+        if entry not in contexts and entry not in known:
+            raise ConfigError(f"unknown probe group {entry!r}; the groups are {', '.join(sorted(known))}")
+        names += [entry] if entry in contexts else known[entry]
+    return tuple(dict.fromkeys(names))
 
 
 def wrong_answer(answer: str, problem_id: str, seed: int) -> str:
-    """Another answer with as many digits, drawn from the seed and the problem's id; `(answer)+1` without digits."""
+    """Another answer with the same number of digits, drawn from the seed and the problem's id.
+
+    An answer without digits becomes `(answer)+1`.
+    """
     if not re.search(r"\d", answer):
         return f"({answer})+1"
     draw = random.Random(f"wrong-answer/{seed}/{problem_id}")
@@ -91,7 +146,7 @@ def unrelated_solution(
 ) -> tuple[str, bool]:
     """The solution of another problem (other text, other answer) of nearly the same tokenized length.
 
-    Drawn among those that differ by less than 10 %; where there is none, the nearest, and False says so.
+    Drawn among those whose length differs by less than 10 %. If there is none: the nearest in length, and False.
     """
     candidates = [p for p in others if p.solution and p.problem != problem.problem and p.answer != problem.answer]
     if not candidates:
@@ -104,7 +159,7 @@ def unrelated_solution(
 
 
 def user_turn(problem: "Problem", intervention: str = "", *, before: bool = False) -> str:
-    """The problem; with an intervention, a blank line and its text (or the other way round)."""
+    """The problem, a blank line and the intervention; with `before`, the intervention first."""
     if not intervention:
         return problem.problem
     parts = (intervention, problem.problem) if before else (problem.problem, intervention)
@@ -112,7 +167,7 @@ def user_turn(problem: "Problem", intervention: str = "", *, before: bool = Fals
 
 
 def messages(problem: "Problem", intervention: str = "", *, before: bool = False) -> list[dict[str, str]]:
-    """The chat turns of a context; the system turn is the same in all of them and for the student."""
+    """The chat turns of a context; the system turn is the same in all contexts and for the student."""
     return [
         {"role": "system", "content": SYSTEM_PROMPT},
         {"role": "user", "content": user_turn(problem, intervention, before=before)},

@@ -14,11 +14,9 @@ policy        the student's weights after a number of optimizer steps, its versi
 Axis suffixes: _B trajectories, _T tokens, _C contexts, _V vocabulary, _K top-k, _H hidden.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,65 +127,3 @@ class Trajectory:
     answered_after_think: bool
     sampler: str
     worker: str
-
-
-@dataclass(frozen=True, slots=True)
-class TokenBatch:
-    """The response tokens of some trajectories, concatenated: what a method sees."""
-
-    student_logprobs: torch.Tensor
-    """[T], detached."""
-    teacher_logprobs: torch.Tensor
-    """[T], under c0; under the privileged context where the method learns from that."""
-    probe_logprobs: torch.Tensor
-    """[C, T], under the probes; C = 0 where the method has none."""
-    reference_logprobs: torch.Tensor | None = None
-    """[T], of the frozen initial student, where the method asks for it."""
-    planned: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    """[T] tensors by name: what the method's own plan of the whole step says of these tokens."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepFacts:
-    """What is known of all trajectories of a step, in the order of their tickets."""
-
-    indices: list[int]
-    problem_ids: list[str]
-    lengths: list[int]
-    correct: list[bool]
-    mean_gaps: list[float]
-    """R_i = mean_t(lT - lS); empty if the method does not ask for it."""
-
-    @classmethod
-    def merge(cls, parts: Sequence["StepFacts"]) -> "StepFacts":
-        """Join the facts of several micro-batches, in the order of their tickets."""
-        joined = {f.name: [value for part in parts for value in getattr(part, f.name)] for f in fields(cls)}
-        order = sorted(range(len(joined["indices"])), key=joined["indices"].__getitem__)
-        return cls(**{name: [column[i] for i in order] if column else [] for name, column in joined.items()})
-
-
-Plan = Mapping[int, Mapping[str, torch.Tensor] | None]
-"""Ticket index -> named values of its tokens ([T], or a scalar for all), None for a trajectory that is dropped."""
-
-
-@dataclass(frozen=True, slots=True)
-class MethodSettings:
-    """The numbers of the paper that a method may read."""
-
-    relaxation: float = 5.0
-    probes: tuple[str, ...] = ("eval+", "eval-")
-    extrapolation: float = 1.25
-    """ExOPD's lambda."""
-    entropy_threshold: float = 0.8
-    """EOPD's tau, in nats."""
-    forward_kl_weight: float = 1.0
-    """EOPD's alpha."""
-    margin_delta: float = 0.4
-    target_correct_ratio: float = 0.5
-    margin_mode: str = "broadcast"
-    deviation_threshold: float = 0.1
-    """TSD-Filter's tau, in nats."""
-    recorded_ratio: float = 1.0
-    """r_k or z_k of the recorded run at this step."""
-    seed: int = 0
-    step: int = 0

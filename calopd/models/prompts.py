@@ -1,13 +1,12 @@
 """Rendering of problems and contexts into prompt token ids."""
 
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calopd.core.contexts import BASE, INTERVENTIONS, messages, unrelated_solution, wrong_answer
+from calopd.core.contexts import BASE, CONTEXTS, Context, messages, unrelated_solution, wrong_answer
 from calopd.core.errors import ConfigError, InvalidRequest
 from calopd.core.types import Problem
 
@@ -28,7 +27,7 @@ class Prompts:
         seed: int,
         max_prompt_tokens: int,
         max_context_tokens: int,
-        interventions: Mapping[str, str] = INTERVENTIONS,
+        contexts: Mapping[str, Context] = CONTEXTS,
         before: bool = False,
         template_options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -37,7 +36,7 @@ class Prompts:
         self._ordered = list(problems)
         self._seed = seed
         self._limits = {"max_prompt_tokens": max_prompt_tokens, "max_context_tokens": max_context_tokens}
-        self._interventions = dict(interventions)
+        self._contexts = dict(contexts)
         self._before = before
         self._lengths: dict[str, int] = {}
         self._options = dict(template_options or {})
@@ -51,7 +50,7 @@ class Prompts:
             seed=config.run.seed,
             max_prompt_tokens=config.data.max_prompt_tokens,
             max_context_tokens=config.data.max_context_tokens,
-            interventions=config.method.interventions,
+            contexts=config.method.known_contexts,
             before=config.method.placement == "before",
         )
 
@@ -60,33 +59,31 @@ class Prompts:
             self._lengths[text] = len(self.tokenizer.encode(text, add_special_tokens=False))
         return self._lengths[text]
 
-    def intervention(self, problem: Problem, context: str, cut: int = 0) -> str:
+    def intervention(self, problem: Problem, name: str, cut: int = 0) -> str:
         """The text that a context adds to this problem, without the first `cut` tokens of the solution."""
-        if context == BASE:
+        if name == BASE:
             return ""
-        if context not in self._interventions:
-            known = ", ".join([BASE, *self._interventions])
-            raise InvalidRequest(f"unknown context {context!r}; expected one of {known}")
-        text = self._interventions[context]
-        negative = context.endswith("-")
+        if name not in self._contexts:
+            known = ", ".join([BASE, *self._contexts])
+            raise InvalidRequest(f"unknown context {name!r}; expected one of {known}")
+        context = self._contexts[name]
         fields = {"problem": problem.problem, "answer": problem.answer, "solution": problem.solution}
-        if negative and "{answer}" in text:
+        if context.polarity == "-" and "answer" in context.needs:
             fields["answer"] = wrong_answer(problem.answer, problem.id, self._seed)
-        if "{solution}" in text:
+        if "solution" in context.needs:
             if not problem.solution:
                 raise ConfigError(
-                    f"problem {problem.id} has no solution, which the context {context!r} needs: "
+                    f"problem {problem.id} has no solution, which the context {name!r} needs: "
                     "add solutions to the problems or choose other contexts"
                 )
-            if negative:
-                solution, near = unrelated_solution(problem, self._ordered, self._length, self._seed)
+            if context.polarity == "-":
+                fields["solution"], near = unrelated_solution(problem, self._ordered, self._length, self._seed)
                 if not near:
                     log.warning("problem %s: no unrelated solution of similar length, using the nearest", problem.id)
-                fields["solution"] = solution
             if cut:
                 kept = self.tokenizer.encode(fields["solution"], add_special_tokens=False)[cut:]
                 fields["solution"] = self.tokenizer.decode(kept)
-        return re.sub(r"\{(problem|answer|solution)\}", lambda match: fields[match[1]], text)
+        return context.fill(fields)
 
     def ids(self, problem: Problem, context: str = BASE) -> np.ndarray:
         """int32 prompt ids, ending with the assistant marker (without the `<think>` that some templates append).

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from calopd.config import Config, preflight
-from calopd.core.contexts import BASE, group_probes
+from calopd.core.contexts import BASE, probe_names
 from calopd.core.errors import ConfigError
 from calopd.local.supervisor import Process, Supervisor
 from calopd.local.training import stoppable
@@ -27,7 +27,6 @@ from calopd.study.recorded_rollouts import count_recorded, lacks_student
 from calopd.study.shards import Study, check_contexts
 
 PAPER_TOKENS = 60_000_000
-GROUPS = ("inst", "eval", "ans", "sol")
 POLL_SECONDS = 0.5
 SAY_SECONDS = 15.0
 
@@ -59,10 +58,8 @@ class Goal:
 
 def contexts_of(config: Config, chosen: str | None) -> list[str]:
     """c0 and the contexts of the chosen groups (all eight of the paper, and the user's own, where none are named)."""
-    interventions = config.method.interventions
-    entries = chosen.split(",") if chosen else [*GROUPS, *config.method.contexts]
-    names = [name for entry in entries for name in group_probes(entry.strip(), interventions)]
-    contexts = [BASE, *dict.fromkeys(names)]
+    known = config.method.known_contexts
+    contexts = [BASE, *(probe_names(map(str.strip, chosen.split(",")), known) if chosen else known)]
     check_contexts(contexts)
     return contexts
 

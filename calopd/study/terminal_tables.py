@@ -5,6 +5,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from calopd.core.contexts import Context
+
 SHOWN_RELAXATIONS = (1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 40.0, 80.0)
 SHOWN_FORMS = 18
 
@@ -75,7 +77,9 @@ def _kinds(analysis: dict[str, Any], tau: str) -> Table:
 def _forms(analysis: dict[str, Any], tau: str) -> Table:
     """Both ends of the ranking under the last positive context, as in the paper's table for sol+."""
     part = analysis["forms"][tau]
-    context = [name for name in analysis["contexts"] if not name.endswith("-")][-1:] or analysis["contexts"][:1]
+    context = [name for name in analysis["contexts"] if Context.named(name).polarity != "-"][-1:] or analysis[
+        "contexts"
+    ][:1]
     top, bottom = (part[end][context[0]][:SHOWN_FORMS] for end in ("top", "bottom"))
     title = (
         f"{part['forms']} forms with more than {part['more_often_than']:,} occurrences, under {context[0]}, tau = {tau}"

@@ -86,9 +86,9 @@ class Coordinator:
         """Policy version and accuracy of the newest held-out evaluation."""
         return self._evaluations.newest()
 
-    def report(self, measured: MeasuredStep, probes: tuple[str, ...]) -> None:
+    def report(self, measured: MeasuredStep) -> None:
         """Write the step's line and its example trajectories, and show them."""
-        line: dict[str, Any] = step_line(measured, probes)
+        line: dict[str, Any] = step_line(measured, self._config.method.probe_contexts)
         self._trackers.record(line)
         for row in sorted(measured.result.shown, key=lambda row: row["index"]):
             tokens = [self._tokenizer.decode([i]) for i in row["response_ids"]]
@@ -137,7 +137,7 @@ class Follower:
     def newest_evaluation(self) -> tuple[int, float] | None:
         return None
 
-    def report(self, measured: MeasuredStep, probes: tuple[str, ...]) -> None: ...
+    def report(self, measured: MeasuredStep) -> None: ...
 
     def checkpoint_saved(self) -> None: ...
 

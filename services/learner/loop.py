@@ -93,7 +93,7 @@ class TrainingLoop:
             evaluation=coordinator.newest_evaluation(),
         )
         # Before the checkpoint: on resume, the line of a step that is not in it is dropped, but none is ever added.
-        coordinator.report(measured, trainer.probes)
+        coordinator.report(measured)
 
         done, every = step + 1, learner.checkpoint_every
         checkpoint_due = done % every == 0 or done == self._config.run.steps

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from calopd.core.lm_head import ForwardKL
+from calopd.core.methods.base import ForwardKLOptions
 from calopd.core.methods.eopd import forward_kl_targets
 from calopd.core.types import Trajectory
 
@@ -67,10 +68,10 @@ def _scores_under(trajectory: Trajectory, names: tuple[str, ...]) -> np.ndarray:
 
 
 def forward_kl(
-    batch: MicroBatch, trajectories: list[Trajectory], weights_T: torch.Tensor, *, top_k: int, threshold: float
+    batch: MicroBatch, trajectories: list[Trajectory], weights_T: torch.Tensor, options: ForwardKLOptions
 ) -> ForwardKL:
-    """EOPD's term: the teacher's top-k where its entropy exceeds the threshold, weighted like the tokens."""
-    device = weights_T.device
+    """The forward KL to the teacher's top-k for tokens of high teacher entropy, weighted like the tokens."""
+    device, top_k = weights_T.device, options.top_k
     ids = torch.zeros(len(weights_T), top_k, dtype=torch.long)
     q = torch.full((len(weights_T), top_k), 1.0 / top_k)
     gates = torch.zeros(len(weights_T))
@@ -83,9 +84,9 @@ def forward_kl(
         positions = (
             torch.arange(len(scores.entropy)) if top.positions is None else torch.from_numpy(top.positions).long()
         )
-        opened = torch.from_numpy(scores.entropy > threshold)[positions]
+        opened = torch.from_numpy(scores.entropy > options.min_entropy)[positions]
         rows = positions[opened] + part.start
         ids[rows] = torch.from_numpy(top.ids[:, :top_k].astype(np.int64))[opened]
         q[rows] = forward_kl_targets(torch.from_numpy(top.logprobs[:, :top_k].copy()))[opened]
         gates[rows] = 1
-    return ForwardKL(ids.to(device), q.to(device), gates.to(device) * weights_T)
+    return ForwardKL(ids.to(device), q.to(device), gates.to(device) * weights_T * options.weight)

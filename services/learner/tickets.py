@@ -40,7 +40,7 @@ def step_tickets(config: Config, problems: list[Problem], run: str, step: int) -
                 seed=seed_of(config.run.seed, batch, index),
                 policy_version=step,
                 sampling=config.rollout.sampling,
-                contexts=method.method.contexts(method.settings, measured=overlap),
+                contexts=method.scored_contexts(measured=overlap),
                 score_options=_score_options(method, overlap),
             )
         )
@@ -49,12 +49,13 @@ def step_tickets(config: Config, problems: list[Problem], run: str, step: int) -
 
 def _score_options(method: MethodSection, overlap: bool) -> ScoreOptions:
     """Only the scores that the method or the overlap metrics use."""
-    if not method.method.uses_forward_kl:
-        return ScoreOptions(top_k=method.overlap_top_k if overlap else 0)
+    overlap_top_k = method.overlap_top_k if overlap else 0
+    if method.method.forward_kl is None:
+        return ScoreOptions(top_k=overlap_top_k)
+    options = method.method.forward_kl(method.settings)
     # The forward KL uses the top-k of positions above the entropy threshold, the overlap that of all positions.
-    gate = None if overlap else method.entropy_threshold
-    top_k = max(method.forward_kl_top_k, method.overlap_top_k if overlap else 0)
-    return ScoreOptions(top_k, want_entropy=True, top_k_min_entropy=gate)
+    gate = None if overlap else options.min_entropy
+    return ScoreOptions(max(options.top_k, overlap_top_k), want_entropy=True, top_k_min_entropy=gate)
 
 
 def evaluation_batch(version: int) -> str:

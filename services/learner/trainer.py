@@ -1,16 +1,17 @@
 """One rank's share of training: gradients summed over micro-batches, the optimizer step, checkpoints, weights."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from calopd.config import Config
-from calopd.core.losses import denominator
+from calopd.core.method_inputs import StepFacts, StepInfo, StepPlan
+from calopd.core.methods.base import RecordedSettings
 from calopd.core.step_metrics import StepResult, StepSums
-from calopd.core.types import MethodSettings, Plan, StepFacts, Trajectory
+from calopd.core.types import Trajectory
 from calopd.rundir.checkpoints import Record
 from calopd.rundir.recorded_ratios import recorded_ratios
 from services.learner import checkpoint
@@ -48,10 +49,9 @@ class Trainer:
             weight_decay=settings.weight_decay,
         )
         self._recorded: list[float] = []
-        if config.method.recorded_run is not None:
-            self._recorded = recorded_ratios(
-                config.method.recorded_run, config.method.method.recorded, config.run.steps
-            )
+        if isinstance(config.method.settings, RecordedSettings):
+            directory = Path(config.method.settings.recorded_run)
+            self._recorded = recorded_ratios(directory, config.method.method.recorded, config.run.steps)
         uses_reference = config.method.method.uses_reference
         self._reference = frozen_reference(config, ranks, self.student) if uses_reference else None
 
@@ -76,16 +76,11 @@ class Trainer:
         self._accumulator = Accumulator(
             self.student,
             self._config.method,
-            self._method_settings(step),
+            StepInfo(step, self._config.run.seed, self._recorded[step] if self._recorded else 1.0),
             self._ranks.device,
             world_size=self._ranks.size,
             reference=self._reference,
         )
-
-    def _method_settings(self, step: int) -> MethodSettings:
-        """The method's numbers at this step, with the recorded run's ratio if it follows one."""
-        ratio = self._recorded[step] if self._recorded else 1.0
-        return replace(self._config.method.settings, recorded_ratio=ratio, seed=self._config.run.seed, step=step)
 
     @property
     def needs_whole_step(self) -> bool:
@@ -103,13 +98,13 @@ class Trainer:
                 self._accumulator.look_at_nothing()
         return held, facts
 
-    def plan(self, facts: Sequence[StepFacts]) -> Plan:
+    def plan(self, facts: Sequence[StepFacts]) -> StepPlan:
         """The method's plan of the step, from the facts of all ranks."""
         make_plan = self._config.method.method.plan
         assert make_plan is not None
-        return make_plan(StepFacts.merge(facts), self._accumulator.settings)
+        return make_plan(StepFacts.merge(facts), self._config.method.settings)
 
-    def learn(self, trajectories: list[Trajectory], plan: Plan | None) -> None:
+    def learn(self, trajectories: list[Trajectory], plan: StepPlan | None) -> None:
         """Forward and backward over one micro-batch; an empty one takes part in the collectives of the other ranks."""
         if trajectories:
             self._accumulator.add(trajectories, plan, self._show_below)
@@ -121,10 +116,6 @@ class Trainer:
         """The step so far, on this rank."""
         return self._accumulator.result
 
-    @property
-    def probes(self) -> tuple[str, ...]:
-        return self._accumulator.probes
-
     def optimizer_step(self, sums: StepSums) -> Update:
         """Divide the summed gradient by the step's denominator, clip it and step; `sums` are those of all ranks."""
         learner = self._config.learner
@@ -132,7 +123,7 @@ class Trainer:
             self._step, steps=self._config.run.steps, peak=learner.learning_rate, warmup_steps=learner.warmup_steps
         )
         trajectories, tokens = int(sums.get("kept_trajectories")), int(sums.get("kept_tokens"))
-        divisor = max(1, denominator(trajectories, tokens, self._config.method.aggregation))
+        divisor = self._config.method.objective.denominator(trajectories, tokens)
         norm = self._optimize(divisor, rate) if tokens else 0.0
         return Update(rate, norm, divisor)
 

@@ -11,8 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from calopd.config.sections import MethodSection
 from calopd.core.calibration import calibrated_advantage, retained_ratio, tsd_region, zero_ratio
-from calopd.core.contexts import BASE
+from calopd.core.contexts import BASE, probe_names
 from calopd.core.errors import CalopdError, QueueUnavailable
+from calopd.core.methods import ProbeSettings
 from calopd.core.types import Problem, Sample, Sampling, Scores
 from calopd.data.answers import is_correct
 from calopd.tracking.metrics_page import metrics_of_run
@@ -43,6 +44,8 @@ class GenerateRequest(BaseModel):
 
 
 def create_app(worker: Worker, method: MethodSection, max_tokens: int, run: str) -> FastAPI:
+    settings = method.settings
+    relaxation = (settings if isinstance(settings, ProbeSettings) else ProbeSettings()).relaxation
     app = FastAPI(title="calopd rollout", docs_url=None, redoc_url=None)
 
     @app.get("/healthz")
@@ -88,9 +91,10 @@ def create_app(worker: Worker, method: MethodSection, max_tokens: int, run: str)
             if request.answer is not None:
                 answer["correct"] = await asyncio.to_thread(is_correct, text, request.answer)
             if request.score:
-                prompts = {name: worker.prompts.ids(problem, name) for name in (BASE, *method.settings.probes)}
+                names = (BASE, *(method.probe_contexts or probe_names(ProbeSettings().probes)))
+                prompts = {name: worker.prompts.ids(problem, name) for name in names}
                 scores = await worker.teacher.score("adhoc", sample.response_ids, prompts)
-                answer["calibration"] = calibration(sample, scores, method.relaxation)
+                answer["calibration"] = calibration(sample, scores, relaxation)
         except CalopdError as error:
             raise HTTPException(422, str(error)) from None
         return answer

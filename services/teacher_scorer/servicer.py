@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import numpy as np
 
-from calopd.core.contexts import BASE, INTERVENTIONS
+from calopd.core.contexts import BASE, CONTEXTS
 from calopd.core.errors import CalopdError, Draining, EngineFailed, InvalidRequest, Overloaded, UnhealthyTeacher
 from calopd.core.score_checks import check_scores
 from calopd.core.types import LOGPROBS_ONLY, Scores, TopK
@@ -33,7 +33,7 @@ STATUS: dict[type[CalopdError], grpc.StatusCode] = {
     Draining: grpc.StatusCode.UNAVAILABLE,
 }
 
-KNOWN_CONTEXTS = {BASE, *INTERVENTIONS}
+KNOWN_CONTEXTS = {BASE, *CONTEXTS}
 STREAM_IN_FLIGHT = 64
 MAX_NAME = 200
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from calopd.config import Config, load_config
-from calopd.config.extends import read_values
+from calopd.config.extends import read_layers
 from calopd.core.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -59,7 +59,8 @@ def test_the_saved_configuration_stands_alone(tmp_path: Path) -> None:
     config = load_config(ROOT / "configs" / "qwen3-30b-to-8b.toml", environ={})
     saved = tmp_path / "config.toml"
     saved.write_text(config.to_toml())
-    assert "extends" not in read_values(saved)
+    (values,) = read_layers(saved)
+    assert "extends" not in values
     assert "extends" not in config.to_toml()
     assert load_config(saved, environ={}) == config
 

@@ -5,6 +5,7 @@ import pytest
 from calopd.config import Config, check_resumable, load_config
 from calopd.config.resume import is_fixed
 from calopd.core.errors import ConfigError
+from calopd.core.methods import ProbeSettings
 
 ROOT = Path(__file__).parents[2]
 MINIMAL = """
@@ -40,16 +41,18 @@ def test_defaults_are_the_papers_recipe(minimal):
     assert (config.learner.trajectories, config.learner.samples, config.learner.betas) == (256, 1, (0.9, 0.999))
     assert (config.rollout.temperature, config.rollout.top_p, config.rollout.max_tokens) == (1, 1, 16_384)
     assert (config.learner.chunk, config.data.max_prompt_tokens) == (1024, 2048)
-    assert (config.method.name, config.method.relaxation, config.method.bound) == ("cal_opd", 5, 10)
-    assert config.method.settings.probes == ("eval+", "eval-")
-    assert config.method.aggregation == "seq-mean-token-mean"
+    assert (config.method.name, config.method.clamp) == ("cal_opd", 10)
+    assert config.method.settings == ProbeSettings(probes=("eval",), relaxation=5)
+    assert config.method.probe_contexts == ("eval+", "eval-")
+    assert config.method.loss_agg_mode == "seq-mean-token-mean"
+    assert (config.learner.lora_rank, config.learner.samples) == (0, 1)
 
 
 def test_overrides_beat_the_environment_and_that_the_file(minimal):
     environ = {"CALOPD__ROLLOUT__MAX_TOKENS": "7", "CALOPD__RUN__NAME": "e", "HOME": "x"}
     config = load_config(minimal, ["run.name=o", "method.clamp=none", 'method.probes=["inst+", "sol"]'], environ)
-    assert (config.rollout.max_tokens, config.run.name, config.method.bound) == (7, "o", None)
-    assert config.method.settings.probes == ("inst+", "sol+", "sol-")
+    assert (config.rollout.max_tokens, config.run.name, config.method.objective.clamp) == (7, "o", None)
+    assert config.method.probe_contexts == ("inst+", "sol+", "sol-")
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis.extra.numpy import arrays
 
 from calopd.core.calibration import calibrated_advantage, retained_ratio, tsd_region, zero_ratio
-from calopd.core.methods import METHODS, opd_advantage
-from calopd.core.types import MethodSettings, TokenBatch
+from calopd.core.method_inputs import TokenBatch
+from calopd.core.methods import METHODS, ProbeSettings, opd_advantage
 
 STUDENT = torch.tensor([-2.0, -2, -1, -1, -1, -1], dtype=torch.float64)
 TEACHER = torch.tensor([-1.0, -1, -2, -2, -1, -1.5], dtype=torch.float64)
@@ -34,7 +34,7 @@ def test_region_is_the_worked_one():
 )
 def test_cal_opd_is_the_worked_one(relaxation, expected, retained, zero):
     tokens = TokenBatch(STUDENT, TEACHER, PROBES)
-    advantage = METHODS["cal_opd"].advantage(tokens, MethodSettings(relaxation=relaxation))
+    advantage = METHODS["cal_opd"].advantage(tokens, ProbeSettings(relaxation=relaxation))
     assert close(advantage, expected)
     assert retained_ratio(advantage, opd_advantage(tokens), torch.ones(6)).item() == pytest.approx(retained, abs=1e-5)
     assert zero_ratio(advantage, torch.ones(6)).item() == pytest.approx(zero)
@@ -85,7 +85,7 @@ def batch(arrays_) -> TokenBatch:
 def test_calibration_only_shrinks_and_never_turns(arrays_, relaxation):
     seen = batch(arrays_)
     raw = opd_advantage(seen)
-    kept = METHODS["cal_opd"].advantage(seen, MethodSettings(relaxation=relaxation))
+    kept = METHODS["cal_opd"].advantage(seen, ProbeSettings(relaxation=relaxation))
     assert (kept * raw >= 0).all()
     assert (kept.abs() <= raw.abs()).all()
 
@@ -102,7 +102,7 @@ def test_zero_exactly_inside_the_region(arrays_, relaxation):
 def test_a_larger_relaxation_never_retains_more(arrays_, one, other):
     seen = batch(arrays_)
     small, large = (
-        METHODS["cal_opd"].advantage(seen, MethodSettings(relaxation=lam)).abs() for lam in sorted((one, other))
+        METHODS["cal_opd"].advantage(seen, ProbeSettings(relaxation=lam)).abs() for lam in sorted((one, other))
     )
     assert (large <= small).all()
 
@@ -111,4 +111,4 @@ def test_a_larger_relaxation_never_retains_more(arrays_, one, other):
 def test_probes_equal_to_c0_give_opd_exactly(arrays_, relaxation):
     seen = batch(arrays_)
     still = TokenBatch(seen.student_logprobs, seen.teacher_logprobs, seen.teacher_logprobs.expand(2, -1))
-    assert torch.equal(METHODS["cal_opd"].advantage(still, MethodSettings(relaxation=relaxation)), opd_advantage(seen))
+    assert torch.equal(METHODS["cal_opd"].advantage(still, ProbeSettings(relaxation=relaxation)), opd_advantage(seen))

@@ -8,10 +8,11 @@ from transformers import GenerationConfig
 
 from calopd.core.contexts import (
     BASE,
-    INTERVENTIONS,
-    check_intervention,
-    group_probes,
+    CONTEXTS,
+    Context,
+    groups,
     messages,
+    probe_names,
     unrelated_solution,
     wrong_answer,
 )
@@ -63,9 +64,17 @@ def test_the_intervention_follows_the_problem_or_precedes_it():
 
 
 def test_groups_are_pairs():
-    assert group_probes("eval") == ("eval+", "eval-")
+    assert groups() == {name: (f"{name}+", f"{name}-") for name in ("inst", "eval", "ans", "sol")}
+    assert probe_names(["eval", "inst-", "eval+"]) == ("eval+", "eval-", "inst-")
     with pytest.raises(ConfigError, match="ans, eval, inst, sol"):
-        group_probes("evil")
+        probe_names(["evil"])
+
+
+def test_what_a_context_needs_is_in_its_text():
+    assert {name: set(context.needs) for name, context in CONTEXTS.items() if context.needs} == {
+        "ans+": {"answer"}, "ans-": {"answer"}, "sol+": {"solution"}, "sol-": {"solution"}
+    }  # fmt: skip
+    assert [name for name, context in CONTEXTS.items() if context.privileged] == ["ans+", "ans-", "sol+", "sol-"]
 
 
 def prompts(template_suffix: str = "", limit: int = 2_000, context_limit: int = 2_000, **more) -> Prompts:
@@ -90,23 +99,21 @@ def test_a_long_solution_loses_its_beginning_and_nothing_else():
 
 
 def test_contexts_of_ones_own_have_fields_and_groups():
-    mine = {"hint+": "Known: {answer} for {problem}", "hint-": "Known: {answer}", "calm": "Stay calm."}
-    made = prompts(interventions=INTERVENTIONS | mine)
+    texts = {"hint+": "Known: {answer} for {problem}", "hint-": "Known: {answer}", "calm": "Stay calm."}
+    mine = {name: Context.named(name, text) for name, text in texts.items()}
+    made = prompts(contexts=CONTEXTS | mine)
     assert made.intervention(PROBLEM, "hint+") == "Known: 3 for How much is 1+2?"
     assert made.intervention(PROBLEM, "hint-") == f"Known: {wrong_answer('3', 'a', 0)}"
-    assert group_probes("hint", mine) == ("hint+", "hint-")
-    assert group_probes("calm", mine) == ("calm",)
-    for name, text in mine.items():
-        check_intervention(name, text)
+    assert probe_names(["hint", "calm"], mine) == ("hint+", "hint-", "calm")
     with pytest.raises(ConfigError, match=r"unknown field \{anwser\}"):
-        check_intervention("hint+", "{anwser}")
+        Context.named("hint+", "{anwser}")
     with pytest.raises(ConfigError, match="a name is letters"):
-        check_intervention("c0", "x")
+        Context.named("c0", "x")
 
 
 def test_every_context_becomes_a_prompt_that_ends_with_the_assistant_marker():
     made = prompts()
-    texts = {name: made.tokenizer.decode(made.ids(PROBLEM, name).tolist()) for name in (BASE, *INTERVENTIONS)}
+    texts = {name: made.tokenizer.decode(made.ids(PROBLEM, name).tolist()) for name in (BASE, *CONTEXTS)}
     assert len(set(texts.values())) == 9
     assert all(text.endswith("<|im_start|>assistant\n") for text in texts.values())
     assert "reference: 3." in texts["ans+"]

@@ -1,6 +1,7 @@
 """Every worked number of the methods, value and gradient."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -11,12 +12,13 @@ from hypothesis import given
 from calopd.config import load_config
 from calopd.core.errors import ConfigError
 from calopd.core.lm_head import ForwardKL, policy_objective
-from calopd.core.losses import LOSS_AGG_MODES, clamp_advantage, denominator, step_loss, token_weights
+from calopd.core.losses import LOSS_AGG_MODES, clamp_advantage, token_weights
+from calopd.core.method_inputs import StepFacts, StepInfo, TokenBatch
 from calopd.core.methods import METHODS
-from calopd.core.methods.eopd import forward_kl_targets
-from calopd.core.methods.uni_opd import balanced, shifts
+from calopd.core.methods.eopd import EOPDSettings, forward_kl_targets
+from calopd.core.methods.uni_opd import UniOPDSettings, balanced, shifts
 from calopd.core.token_selection import select_tokens
-from calopd.core.types import MethodSettings, StepFacts, TokenBatch
+from tests.core.objectives import objective_of
 
 NO_PROBES = torch.empty(0, 0)
 
@@ -25,36 +27,38 @@ def t(*values: float) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-def advantage(name: str, student, teacher, settings=None, **more) -> torch.Tensor:
-    probes = more.pop("probes", torch.empty(0, len(student)))
-    return METHODS[name].advantage(TokenBatch(student, teacher, probes, **more), settings or MethodSettings())
+def tokens_of(student, teacher, **more) -> TokenBatch:
+    return TokenBatch(student, teacher, more.pop("probes", torch.empty(0, len(student))), **more)
+
+
+def advantage(name: str, student, teacher, *, settings: dict | None = None, **more) -> torch.Tensor:
+    return objective_of(name, **(settings or {})).advantage(tokens_of(student, teacher, **more))
 
 
 def test_all_nine_are_there_with_the_papers_settings():
     assert set(METHODS) == {
         "opd", "cal_opd", "exopd", "eopd", "uni_opd", "privileged_opd", "advantage_sync", "token_sync", "tsd_filter",
     }  # fmt: skip
-    unclamped = {name for name, method in METHODS.items() if method.clamp is None}
+    unclamped = {name for name, method in METHODS.items() if method.recipe.clamp is None}
     assert unclamped == {"exopd", "uni_opd"}
-    assert {name for name, m in METHODS.items() if m.loss_agg_mode == "token-mean"} == unclamped
+    assert {name for name, m in METHODS.items() if m.recipe.loss_agg_mode == "token-mean"} == unclamped
 
 
 def test_each_asks_the_teacher_for_what_it_uses_and_no_more():
-    settings = MethodSettings()
-    asked = {name: method.contexts(settings) for name, method in METHODS.items()}
     probed = ("c0", "eval+", "eval-")
+    asked = {name: method.contexts(probed[1:]) for name, method in METHODS.items()}
     assert asked.pop("cal_opd") == asked.pop("tsd_filter") == probed
     assert asked.pop("privileged_opd") == ("sol+",)
     assert set(asked.values()) == {("c0",)}
-    assert METHODS["privileged_opd"].contexts(settings, measured=True) == ("c0", "sol+")
+    assert METHODS["privileged_opd"].contexts((), measured=True) == ("c0", "sol+")
 
 
 def test_exopd_value_and_gradient():
     student, teacher = t(-2, -0.5), t(-1, -1.5)
-    got = advantage("exopd", student, teacher, reference_logprobs=t(-1.8, -1))
-    assert torch.allclose(got, t(1.2, -1.125))
+    tokens = tokens_of(student, teacher, reference_logprobs=t(-1.8, -1))
+    assert torch.allclose(objective_of("exopd").advantage(tokens), t(1.2, -1.125))
     own = student.clone().requires_grad_()
-    step_loss(got, own, torch.tensor([2]), "token-mean").backward()
+    objective_of("exopd").loss(tokens, own, torch.tensor([2])).backward()
     assert torch.allclose(own.grad, t(-0.6, 0.5625))
 
 
@@ -69,7 +73,7 @@ def test_eopd_value_and_gradient_through_the_chunked_head():
     rows[:, 4] += 1 - rows.sum(1)
     hidden = rows.log().float().requires_grad_()
     weights = token_weights(torch.tensor([3]), "seq-mean-token-mean")
-    gate = (entropy > MethodSettings().entropy_threshold).float()
+    gate = (entropy > EOPDSettings().entropy_threshold).float()
     assert gate.tolist() == [0, 0, 1]
     extra = ForwardKL(torch.tensor([[0, 1]]).expand(3, 2), q.float().expand(3, 2), weights * gate)
     a = clamp_advantage(advantage("eopd", student, teacher), 10.0).float()
@@ -83,7 +87,7 @@ def test_eopd_value_and_gradient_through_the_chunked_head():
 
     again = hidden.detach().double().requires_grad_()
     logp = again.log_softmax(-1)
-    opd = step_loss(a.double(), logp[:, 2], torch.tensor([3]), "seq-mean-token-mean")
+    opd = objective_of("eopd").loss(tokens_of(student, teacher), logp[:, 2], torch.tensor([3]))
     fkl = (q * (q.log() - logp[2, :2])).sum() / 3
     assert opd.item() == pytest.approx(0.483333, abs=1e-5)
     assert fkl.item() == pytest.approx(0.415955, abs=1e-5)
@@ -101,14 +105,18 @@ FACTS = StepFacts(
 GAPS = [t(0.1, -0.3), t(-0.4, -0.2, -0.3), t(0.2, 0), t(-0.1, -0.1)]
 
 
-def uni(mode: str) -> list[torch.Tensor]:
-    settings = MethodSettings(margin_mode=mode)
-    plan = METHODS["uni_opd"].plan(FACTS, settings)
+def uni_tokens(mode: str) -> list[TokenBatch]:
+    """The worked responses, with what the plan says about them."""
+    plan = METHODS["uni_opd"].plan(FACTS, UniOPDSettings(margin_mode=mode))
     out = []
     for index, gap in enumerate(GAPS):
         planned = {name: value.expand(len(gap)) for name, value in plan[index].items()}
-        out.append(advantage("uni_opd", torch.zeros(len(gap)).double(), gap, settings, planned=planned))
+        out.append(tokens_of(torch.zeros(len(gap)).double(), gap, planned=planned))
     return out
+
+
+def uni(mode: str) -> list[torch.Tensor]:
+    return [objective_of("uni_opd", margin_mode=mode).advantage(tokens) for tokens in uni_tokens(mode)]
 
 
 def test_uni_opd_is_the_worked_one():
@@ -122,7 +130,10 @@ def test_uni_opd_is_the_worked_one():
 
 def test_uni_opd_gradient_of_token_mean():
     own = torch.cat([torch.zeros(len(g)) for g in GAPS]).double().requires_grad_()
-    step_loss(torch.cat(uni("shift")).double(), own, torch.tensor(FACTS.lengths), "token-mean").backward()
+    parts = uni_tokens("shift")
+    planned = {name: torch.cat([part.planned[name] for part in parts]) for name in parts[0].planned}
+    tokens = tokens_of(own.detach(), torch.cat(GAPS), planned=planned)
+    objective_of("uni_opd", margin_mode="shift").loss(tokens, own, torch.tensor(FACTS.lengths)).backward()
     assert torch.allclose(own.grad, -t(0.4, 0, -0.1, 0.1, 0, -0.1, -0.3, -0.4, -0.4) / 9, atol=1e-6)
 
 
@@ -139,7 +150,8 @@ facts = st.lists(st.tuples(st.sampled_from("abcd"), st.booleans(), st.floats(-2,
 
 @given(facts, st.integers(0, 5))
 def test_balance_keeps_the_minority_whole_and_the_classes_equal(seen, step):
-    kept = balanced(seen, MethodSettings(step=step))
+    seen = replace(seen, step=StepInfo(step))
+    kept = balanced(seen, UniOPDSettings())
     right = sum(seen.correct[i] for i in kept)
     wrong = len(kept) - right
     total_right = sum(seen.correct)
@@ -148,12 +160,12 @@ def test_balance_keeps_the_minority_whole_and_the_classes_equal(seen, step):
         assert right == wrong == min(total_right, total_wrong)
     else:
         assert len(kept) == len(seen.correct)
-    assert kept == balanced(seen, MethodSettings(step=step))
+    assert kept == balanced(seen, UniOPDSettings())
 
 
 @given(facts)
 def test_the_new_margin_is_delta_exactly_where_it_moved(seen):
-    kept = balanced(seen, MethodSettings())
+    kept = balanced(seen, UniOPDSettings())
     moved = shifts(seen, kept, 0.4)
     for problem in set(seen.problem_ids):
         members = [i for i in kept if seen.problem_ids[i] == problem]
@@ -177,7 +189,7 @@ def test_the_majority_is_drawn_evenly_over_the_problems():
         correct=[False] * 10 + [True] * 2,
         mean_gaps=[0.0] * 12,
     )
-    wrong = [i for i in balanced(seen, MethodSettings()) if not seen.correct[i]]
+    wrong = [i for i in balanced(seen, UniOPDSettings()) if not seen.correct[i]]
     assert sorted(seen.problem_ids[i] for i in wrong) == ["a", "b"]
 
 
@@ -185,20 +197,19 @@ A_OPD = t(1, -1, 0.1, -0.7, 12)
 
 
 def test_advantage_sync_scales_then_clamps():
-    settings = MethodSettings(recorded_ratio=0.875)
-    got = advantage("advantage_sync", torch.zeros(5).double(), A_OPD, settings)
+    got = advantage("advantage_sync", torch.zeros(5).double(), A_OPD, step=StepInfo(recorded_ratio=0.875))
     assert torch.allclose(got, t(0.875, -0.875, 0.0875, -0.6125, 10.5))
     assert torch.allclose(clamp_advantage(got, 10.0), t(0.875, -0.875, 0.0875, -0.6125, 10))
 
 
 def test_token_sync_zeroes_as_many_tokens_of_the_step():
-    seen = StepFacts([0, 1], ["a", "b"], [3, 2], [True, False], [])
+    settings = objective_of("token_sync").settings
     chosen = set()
     for step in range(30):
-        settings = MethodSettings(recorded_ratio=0.4, step=step)
+        seen = StepFacts([0, 1], ["a", "b"], [3, 2], [True, False], [], StepInfo(step, recorded_ratio=0.4))
         plan = METHODS["token_sync"].plan(seen, settings)
         kept = torch.cat([plan[0]["kept"], plan[1]["kept"]])
-        got = advantage("token_sync", torch.zeros(5).double(), A_OPD, settings, planned={"kept": kept})
+        got = advantage("token_sync", torch.zeros(5).double(), A_OPD, planned={"kept": kept})
         assert (got == 0).sum() == 2
         assert torch.equal(got[got != 0], A_OPD[got != 0])
         again = METHODS["token_sync"].plan(seen, settings)
@@ -211,10 +222,10 @@ def test_token_sync_zeroes_as_many_tokens_of_the_step():
 def test_tsd_filter_keeps_the_stable_tokens_and_their_denominator(tau, keep):
     teacher, deviation = torch.zeros(5).double(), t(0.02, 0.3, 0.08, 0.05, 0.001)
     probes = torch.stack((teacher + deviation, teacher - deviation / 2))
-    tokens = TokenBatch(teacher, teacher, probes)
-    mask = METHODS["tsd_filter"].mask(tokens, MethodSettings(deviation_threshold=tau))
+    objective, lengths = objective_of("tsd_filter", deviation_threshold=tau), torch.tensor([5])
+    mask = objective.mask(TokenBatch(teacher, teacher, probes), lengths, [])
     assert mask.int().tolist() == keep
-    weights = token_weights(torch.tensor([5]), "seq-mean-token-mean", mask)
+    weights = objective.weights(lengths, mask)
     assert weights.sum().item() == pytest.approx(1)
     assert ((weights > 0) == mask).all()
 
@@ -241,8 +252,10 @@ def test_no_cut_changes_the_loss_of_any_method(name, mode, lengths, data):
         correct=[bool(i % 2) for i in range(len(lengths))],
         mean_gaps=[part.mean().item() for part in (teacher - student).split(lengths)],
     )
-    settings = MethodSettings(recorded_ratio=0.3, step=data.draw(st.integers(0, 9)))
-    plan = method.plan(seen, settings) if method.plan else {i: {} for i in range(len(lengths))}
+    objective = objective_of(name, loss_agg_mode=mode)
+    step = StepInfo(data.draw(st.integers(0, 9)), recorded_ratio=0.3)
+    seen = replace(seen, step=step)
+    plan = method.plan(seen, objective.settings) if method.plan else {i: {} for i in range(len(lengths))}
     parts = [
         range(start, start + n)
         for start, n in zip([0, *torch.tensor(lengths).cumsum(0).tolist()], lengths, strict=False)
@@ -255,23 +268,29 @@ def test_no_cut_changes_the_loss_of_any_method(name, mode, lengths, data):
             planned[key] = torch.cat([plan[i][key].expand(lengths[i]).double() for i in members])
         picked = torch.tensor(rows)
         probes = torch.stack((teacher + 0.07 * numbers.cos(), teacher - 0.02))[:, picked]
-        return TokenBatch(student[picked], teacher[picked], probes, teacher[picked] - 0.1, planned)
+        return TokenBatch(student[picked], teacher[picked], probes, teacher[picked] - 0.1, planned, step)
 
     def summed(members: list[int]) -> tuple[torch.Tensor, int, int]:
         seen_tokens = tokens([row for i in members for row in parts[i]], members)
-        mask = (
-            method.mask(seen_tokens, settings) if method.mask else torch.ones(len(seen_tokens.teacher_logprobs)).bool()
-        )
-        weights = token_weights(torch.tensor([lengths[i] for i in members]), mode, mask).double()
-        loss = (weights * -method.advantage(seen_tokens, settings) * seen_tokens.student_logprobs).sum()
-        counts = [int(part.any()) for part in mask.split([lengths[i] for i in members])]
+        sizes = torch.tensor([lengths[i] for i in members])
+        mask = objective.mask(seen_tokens, sizes, [])
+        weights = objective.weights(sizes, mask).double()
+        chunks = [slice(start, start + 2) for start in range(0, len(mask), 2)]
+        own = seen_tokens.student_logprobs
+        coefficients = [objective.coefficients(seen_tokens.part(rows, own[rows]), weights[rows]) for rows in chunks]
+        loss = (torch.cat(coefficients) * own).sum()
+        counts = [int(part.any()) for part in mask.split(sizes.tolist())]
         return loss, sum(counts), int(mask.sum())
 
     whole, trajectories, kept_tokens = summed(kept)
     apart = [summed([i]) for i in kept]
     assert (sum(a[1] for a in apart), sum(a[2] for a in apart)) == (trajectories, kept_tokens)
-    divisor = max(1, denominator(trajectories, kept_tokens, mode))
-    assert (sum(a[0] for a in apart) / divisor).item() == pytest.approx((whole / divisor).item(), rel=1e-5, abs=1e-9)
+    divisor = objective.denominator(trajectories, kept_tokens)
+    in_pieces = (sum(a[0] for a in apart) / divisor).item()
+    assert in_pieces == pytest.approx((whole / divisor).item(), rel=1e-5, abs=1e-9)
+    everything = tokens([row for i in kept for row in parts[i]], kept)
+    defined = objective.loss(everything, everything.student_logprobs, torch.tensor([lengths[i] for i in kept]))
+    assert in_pieces == pytest.approx(defined.item(), rel=1e-5, abs=1e-9)
 
 
 @pytest.mark.parametrize(("how", "expected"), [("top-gap", [0, 1, 0, 1]), ("bottom-gap", [1, 0, 1, 0])])
@@ -288,13 +307,18 @@ def test_random_selection_is_seeded_and_never_empty():
 
 
 MINE = """
-from calopd.core.methods import cal_opd
-from calopd.core.methods.base import Method
+from dataclasses import dataclass
+
+from calopd.core.methods import Method, ProbeSettings, cal_opd
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(ProbeSettings):
+    factor: float = 0.5
 
 def advantage(tokens, settings):
-    return 0.5 * cal_opd.advantage(tokens, settings)
+    return settings.factor * cal_opd.advantage(tokens, settings)
 
-METHOD = Method(name="half_cal", advantage=advantage, uses_probes=True)
+METHOD = Method(name="part_cal", settings=Settings, advantage=advantage)
 """
 BASE_CONFIG = "[data]\ntrain='t'\n[student]\npath='s'\n[teacher]\npath='t'\n"
 
@@ -304,20 +328,30 @@ def test_a_method_of_ones_own_is_found_by_name(tmp_path):
     file.write_text(MINE)
     config.write_text(BASE_CONFIG)
     try:
-        loaded = load_config(config, [f'method.file="{file}"', "method.name=half_cal"], {})
-        assert loaded.method.method.contexts(loaded.method.settings) == ("c0", "eval+", "eval-")
+        mine = [f'method.file="{file}"', "method.name=part_cal"]
+        loaded = load_config(config, [*mine, "method.factor=0.25"], {})
+        assert loaded.method.scored_contexts() == ("c0", "eval+", "eval-")
+        tokens = tokens_of(t(-2), t(-1), probes=t(-1.1, -0.9)[:, None])
+        assert loaded.method.objective.advantage(tokens).item() == pytest.approx(0.25 * 0.5)
+        assert "factor = 0.25" in loaded.to_toml()
+        with pytest.raises(ConfigError, match=r"method\.facto for the method part_cal: did you mean factor"):
+            load_config(config, [*mine, "method.facto=1"], {})
+        with pytest.raises(ConfigError, match=r"method\.factor: Input should be a valid number"):
+            load_config(config, [*mine, "method.factor=x"], {})
         file.write_text("METHOD = 1")
         with pytest.raises(ConfigError, match="expected a METHOD"):
             load_config(config, [f'method.file="{file}"'], {})
     finally:
-        METHODS.pop("half_cal", None)
+        METHODS.pop("part_cal", None)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["method.name=token_sync"], "follows a recorded Cal-OPD run"),
-        (["method.name=uni_opd"], "set learner.samples"),
+        (["method.name=token_sync"], "method.recorded_run is missing, which token_sync needs"),
+        (["method.name=uni_opd", "learner.samples=1"], "set learner.samples"),
+        (["method.extrapolation=2"], "unknown key method.extrapolation for the method cal_opd; exopd has it"),
+        (["method.name=exopd", "method.extrapolation=-1"], "method.extrapolation is -1.0, expected at least 0"),
         (['method.file="no.py"'], "no Python file there"),
     ],
 )
@@ -326,3 +360,32 @@ def test_what_a_method_lacks_is_said_before_anything_starts(tmp_path, settings, 
     file.write_text(BASE_CONFIG)
     with pytest.raises(ConfigError, match=message):
         load_config(file, settings, {})
+
+
+def test_the_papers_recipe_of_a_method_applies_unless_the_user_says_otherwise(tmp_path):
+    file = tmp_path / "c.toml"
+    file.write_text(BASE_CONFIG)
+
+    def load(*settings: str):
+        return load_config(file, settings, {})
+
+    extrapolated = load("method.name=exopd")
+    assert (extrapolated.learner.lora_rank, extrapolated.learner.lora_alpha) == (64, 128)
+    assert (extrapolated.method.clamp, extrapolated.method.loss_agg_mode) == ("none", "token-mean")
+    assert "lora_rank = 64" in extrapolated.to_toml()
+    assert load("method.name=exopd", "learner.lora_rank=0").learner.lora_rank == 0
+    assert load("method.name=uni_opd").learner.samples == 16
+    assert load("method.name=uni_opd", "method.clamp=3").method.objective.clamp == 3
+    assert load("method.name=opd").learner.lora_rank == 0
+
+
+def test_another_method_by_name_leaves_the_settings_of_the_first_behind(tmp_path):
+    """A layer that chooses a method drops settings of earlier layers that the method lacks; its own are checked."""
+    file = tmp_path / "c.toml"
+    file.write_text(BASE_CONFIG + "[method]\nrelaxation=3\nprobes=['inst']\nclamp=7\n")
+    plain = load_config(file, ["method.name=opd"], {})
+    assert (plain.method.probe_contexts, plain.method.clamp) == ((), 7)
+    filtered = load_config(file, ["method.name=tsd_filter"], {})
+    assert filtered.method.probe_contexts == ("inst+", "inst-")
+    with pytest.raises(ConfigError, match=r"method\.relaxation for the method opd; cal_opd, tsd_filter have it"):
+        load_config(file, ["method.name=opd", "method.relaxation=2"], {})

@@ -5,9 +5,9 @@ import torch
 
 from calopd.core.calibration import Region
 from calopd.core.lm_head import HeadScores
+from calopd.core.method_inputs import StepFacts
 from calopd.core.step_metrics import MeasuredStep, StepResult, StepSums, step_line
 from calopd.core.top_k_overlap import top_k_overlap
-from calopd.core.types import StepFacts
 
 
 def test_overlap_is_the_worked_one():

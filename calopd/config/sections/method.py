@@ -1,103 +1,134 @@
 """[method]"""
 
+from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, PrivateAttr, TypeAdapter, ValidationError, model_validator
 
 from calopd.config.nearest import nearest
 from calopd.config.sections.base import Section
-from calopd.core.contexts import INTERVENTIONS, check_intervention, group_probes
+from calopd.core.contexts import CONTEXTS, Context, probe_names
 from calopd.core.losses import LossAggMode
-from calopd.core.methods import METHODS, Method, add_method
+from calopd.core.methods import METHODS, Method, MethodSettings, ProbeSettings
+from calopd.core.objective import Objective
 from calopd.core.token_selection import Selection
-from calopd.core.types import MethodSettings
 
 
 class MethodSection(Section):
+    """Keys that all methods have. The settings of the named method are further keys of the same section."""
+
+    model_config = ConfigDict(extra="allow")
+
     name: str = "cal_opd"
+    """The method to train with: one of the nine, or that of `file`."""
     file: Path | None = None
-    """A method of your own: a Python file with a METHOD, found by its name."""
-    relaxation: float = Field(default=5.0, ge=1)
-    """The paper's lambda of Cal-OPD."""
-    probes: tuple[str, ...] = ("eval",)
-    """Groups (`eval` = both of its contexts) or single contexts (`inst+`); several = their union."""
+    """A Python file with a method of your own: METHOD = Method(...)."""
     contexts: dict[str, str] = Field(default_factory=dict)
     """Contexts of your own: name (`hint+`, `hint-`) = text with {problem}, {answer}, {solution}; they may be probes."""
     placement: Literal["after", "before"] = "after"
-    """Where the intervention stands: after or before the problem."""
-    loss_agg_mode: LossAggMode | Literal["method"] = "method"
-    """`"method"` = what the paper uses for this method."""
-    clamp: Annotated[float, Field(gt=0)] | Literal["none", "method"] = "method"
-    """Bound of the advantage on both sides; `"none"` = unbounded, `"method"` = the paper's."""
+    """Whether the intervention stands after or before the problem."""
+    loss_agg_mode: LossAggMode = "seq-mean-token-mean"
+    """How token losses become the loss of a step. Default: what the paper uses for the method."""
+    clamp: Annotated[float, Field(gt=0)] | Literal["none"] = 10.0
+    """Bound of the advantage on both sides; `"none"` = unbounded. Default: what the paper uses for the method."""
     student_logprobs: Literal["learner", "rollout"] = "learner"
-    """Whose log-probabilities stand for the student in the advantage."""
+    """Whose log-probabilities stand for the student in the advantage: of the learner's own pass, or of the sampler."""
     selection: Selection = "random"
+    """How the tokens to learn from are chosen, if `selection_ratio` is below 1."""
     selection_ratio: float = Field(default=1.0, gt=0, le=1)
-    """Share of each response's tokens that is learnt from."""
-    extrapolation: float = Field(default=1.25, ge=0)
-    """ExOPD's lambda."""
-    entropy_threshold: float = Field(default=0.8, ge=0)
-    """EOPD's tau, in nats."""
-    forward_kl_weight: float = Field(default=1.0, ge=0)
-    """EOPD's alpha."""
-    forward_kl_top_k: int = Field(default=16, ge=1)
-    margin_delta: float = 0.4
-    """Uni-OPD: the margin between right and wrong responses to a problem."""
-    margin_mode: Literal["broadcast", "shift"] = "broadcast"
-    target_correct_ratio: float = Field(default=0.5, gt=0, lt=1)
-    deviation_threshold: float = Field(default=0.1, ge=0)
-    """TSD-Filter's tau, in nats."""
-    recorded_run: Path | None = None
-    """Advantage-Sync and Token-Sync: the directory of a Cal-OPD run whose ratios are followed step by step."""
+    """Share of each response's tokens to learn from."""
     overlap_top_k: int = Field(default=16, ge=0)
-    """Tokens compared for the overlap metrics; 0 = not measured."""
+    """Most likely tokens that the overlap metrics compare; 0 = not measured."""
     overlap_share: float = Field(default=1.0, ge=0, le=1)
-    """Share of a step's trajectories that the overlap is measured on, drawn from the seed."""
+    """Share of a step's trajectories that the overlap is measured on, drawn from the seed. Lower it at full length."""
+
+    _settings: MethodSettings = PrivateAttr()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_the_method(cls, values: Any) -> Any:
+        """Add the paper's recipe and all settings of the named method: the resolved configuration shows them."""
+        name = values.get("name", cls.model_fields["name"].default)
+        if name not in METHODS:
+            raise ValueError(f"unknown method {name!r}{nearest(str(name), METHODS)}")
+        recipe, settings = METHODS[name].recipe, method_settings(name, values)
+        clamp = "none" if recipe.clamp is None else recipe.clamp
+        resolved = TypeAdapter(type(settings)).dump_python(settings, mode="json")
+        return {"clamp": clamp, "loss_agg_mode": recipe.loss_agg_mode, **values, **resolved}
 
     @model_validator(mode="after")
-    def _known(self) -> "MethodSection":
-        for name, text in self.contexts.items():
-            check_intervention(name, text)
-        if self.file is not None:
-            add_method(self.file)
-        if self.name not in METHODS:
-            raise ValueError(f"unknown method {self.name!r}{nearest(self.name, METHODS)}")
-        if self.method.recorded and self.recorded_run is None:
-            raise ValueError(f"{self.name} follows a recorded Cal-OPD run: name its directory in method.recorded_run")
-        _ = self.settings
+    def _contexts(self) -> "MethodSection":
+        self._settings = method_settings(self.name, self.model_extra or {})
+        _ = self.probe_contexts
         return self
 
     @property
-    def method(self) -> Method:
+    def method(self) -> Method[Any]:
         return METHODS[self.name]
 
     @property
-    def interventions(self) -> dict[str, str]:
-        """The paper's eight contexts and the user's own."""
-        return INTERVENTIONS | self.contexts
-
-    @property
-    def aggregation(self) -> LossAggMode:
-        return self.method.loss_agg_mode if self.loss_agg_mode == "method" else self.loss_agg_mode
-
-    @property
-    def bound(self) -> float | None:
-        if self.clamp == "method":
-            return self.method.clamp
-        return None if self.clamp == "none" else self.clamp
-
-    @property
     def settings(self) -> MethodSettings:
-        probes = (name for entry in self.probes for name in group_probes(entry, self.interventions))
-        return MethodSettings(
-            relaxation=self.relaxation,
-            probes=tuple(dict.fromkeys(probes)),
-            extrapolation=self.extrapolation,
-            entropy_threshold=self.entropy_threshold,
-            forward_kl_weight=self.forward_kl_weight,
-            margin_delta=self.margin_delta,
-            margin_mode=self.margin_mode,
-            target_correct_ratio=self.target_correct_ratio,
-            deviation_threshold=self.deviation_threshold,
+        """The settings of the named method."""
+        return self._settings
+
+    @property
+    def known_contexts(self) -> dict[str, Context]:
+        """The paper's eight contexts and the user's own, by name."""
+        return CONTEXTS | {name: Context.named(name, text) for name, text in self.contexts.items()}
+
+    @property
+    def probe_contexts(self) -> tuple[str, ...]:
+        """Names of the probe contexts; () for a method without probes."""
+        if not isinstance(self._settings, ProbeSettings):
+            return ()
+        return probe_names(self._settings.probes, self.known_contexts)
+
+    def scored_contexts(self, *, measured: bool = False) -> tuple[str, ...]:
+        """Contexts that the teacher scores a response under; `measured`: the overlap is measured on this response."""
+        return self.method.contexts(self.probe_contexts, measured=measured)
+
+    @property
+    def objective(self) -> Objective:
+        return Objective(
+            method=self.method,
+            settings=self.settings,
+            loss_agg_mode=self.loss_agg_mode,
+            clamp=None if self.clamp == "none" else self.clamp,
+            selection=self.selection,
+            selection_ratio=self.selection_ratio,
         )
+
+
+def method_settings(name: str, values: Mapping[str, Any]) -> MethodSettings:
+    """The settings of a method from the keys of `[method]`; keys of neither the section nor the method are refused."""
+    method = METHODS[name]
+    own = {field.name for field in fields(method.settings)}
+    given = {key: value for key, value in values.items() if key not in MethodSection.model_fields}
+    for key in given.keys() - own:
+        others = [n for n, m in METHODS.items() if key in {field.name for field in fields(m.settings)}]
+        has = "has" if len(others) == 1 else "have"
+        hint = f"; {', '.join(others)} {has} it" if others else nearest(key, own | MethodSection.model_fields.keys())
+        raise ValueError(f"unknown key method.{key} for the method {name}{hint}")
+    try:
+        settings: MethodSettings = TypeAdapter(method.settings).validate_python(given)
+    except ValidationError as error:
+        raise ValueError("; ".join(_explain(name, entry) for entry in error.errors())) from None
+    return settings
+
+
+def _explain(name: str, error: Any) -> str:
+    where = ".".join(["method", *map(str, error["loc"])])
+    if error["type"] == "missing":
+        return f"{where} is missing, which {name} needs"
+    if error["type"] == "value_error":  # of the settings' own checks, which name the key
+        return "method." + error["msg"].removeprefix("Value error, ")
+    return f"{where}: {error['msg']}"
+
+
+def without_foreign_settings(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The keys of `[method]` without settings of other methods, because a later layer chooses the method `name`."""
+    settings = {key: {field.name for field in fields(method.settings)} for key, method in METHODS.items()}
+    foreign = set().union(*settings.values()) - settings.get(name, set())
+    return {key: value for key, value in values.items() if key not in foreign}

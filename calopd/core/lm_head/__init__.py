@@ -1,6 +1,6 @@
 """The LM head in parts: log-probabilities and gradients without ever holding [T, V]."""
 
-from calopd.core.lm_head.objective import ForwardKL, policy_objective
+from calopd.core.lm_head.policy_gradient import ForwardKL, policy_objective
 from calopd.core.lm_head.scores import HeadScores, score_logits, score_targets
 
 __all__ = ["ForwardKL", "HeadScores", "policy_objective", "score_logits", "score_targets"]

@@ -2,12 +2,12 @@
 
 from torch import Tensor
 
-from calopd.core.methods.base import Method, opd_advantage
-from calopd.core.types import MethodSettings, TokenBatch
+from calopd.core.method_inputs import TokenBatch
+from calopd.core.methods.base import Method, RecordedSettings, opd_advantage
 
 
-def advantage(tokens: TokenBatch, settings: MethodSettings) -> Tensor:
-    return settings.recorded_ratio * opd_advantage(tokens)
+def advantage(tokens: TokenBatch, settings: RecordedSettings) -> Tensor:
+    return tokens.step.recorded_ratio * opd_advantage(tokens)
 
 
-METHOD = Method(name="advantage_sync", advantage=advantage, recorded="retained_ratio")
+METHOD = Method(name="advantage_sync", settings=RecordedSettings, advantage=advantage, recorded="retained_ratio")

@@ -1,48 +1,109 @@
-"""What a method is: pure functions from log-probabilities to advantages, and what it asks of the services."""
+"""A method: pure functions from log-probabilities to advantages, its settings, and what it needs from the services."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 from torch import Tensor
 
 from calopd.core.contexts import BASE
 from calopd.core.losses import LossAggMode
-from calopd.core.types import MethodSettings, Plan, StepFacts, TokenBatch
+from calopd.core.method_inputs import StepFacts, StepPlan, TokenBatch
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodSettings:
+    """Base of the settings of a method: a frozen dataclass whose fields are keys of `[method]`.
+
+    The text below a field is its meaning in the documentation. `__post_init__` refuses values with `require`.
+    """
+
+    def require(self, key: str, valid: bool, expected: str) -> None:
+        """Refuse the value of a field."""
+        if not valid:
+            raise ValueError(f"{key} is {getattr(self, key)}, expected {expected}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeSettings(MethodSettings):
+    """Settings of a method that measures the teacher's self-deviation."""
+
+    probes: tuple[str, ...] = ("eval",)
+    """Context groups (`eval` = both of its contexts) or single contexts (`inst+`) that span the region."""
+    relaxation: float = 5.0
+    """The paper's lambda >= 1: how many times the measured deviation the region spans."""
+
+    def __post_init__(self) -> None:
+        self.require("probes", bool(self.probes), "at least one context group")
+        self.require("relaxation", self.relaxation >= 1, "a number greater than or equal to 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedSettings(MethodSettings):
+    """Settings of a control that follows a recorded Cal-OPD run step by step."""
+
+    recorded_run: str
+    """Directory of the Cal-OPD run whose ratios are followed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """The paper's settings for a method; they apply to every key that the configuration does not set."""
+
+    clamp: float | None = 10.0
+    """Bound of the advantage on both sides; None = unbounded."""
+    loss_agg_mode: LossAggMode = "seq-mean-token-mean"
+    learner: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of `[learner]`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
+class ForwardKLOptions:
+    """Adds weight * FKL to the teacher's top-k for tokens whose teacher entropy exceeds a threshold."""
+
+    top_k: int
+    min_entropy: float
+    weight: float
+
+
+S = TypeVar("S", bound=MethodSettings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method(Generic[S]):
     name: str
-    advantage: Callable[[TokenBatch, MethodSettings], Tensor]
-    """[T] advantages, before the clamp, each token by itself; no gradient flows through them."""
-    uses_probes: bool = False
+    advantage: Callable[[TokenBatch, S], Tensor]
+    """[T] advantages before the clamp. Each token by itself: the learner calls it on chunks. No gradient flows."""
+    settings: type[S] = MethodSettings  # type: ignore[assignment]
+    """A subclass of MethodSettings; of ProbeSettings for a method that uses probes."""
+    recipe: Recipe = Recipe()
     privileged: str = ""
-    """A context that stands for c0 in the advantage."""
-    mask: Callable[[TokenBatch, MethodSettings], Tensor] | None = None
-    """[T] of bool: tokens that stay; the others leave the loss and its denominator. It may not read the student."""
-    plan: Callable[[StepFacts, MethodSettings], Plan] | None = None
-    """Looks at the whole step before the first gradient; the learner waits for all trajectories."""
+    """A context that replaces c0 in the advantage."""
+    mask: Callable[[TokenBatch, S], Tensor] | None = None
+    """[T] of bool: tokens to keep; the others leave the loss and its denominator. It may not read the student."""
+    plan: Callable[[StepFacts, S], StepPlan] | None = None
+    """Plans the whole step before the first gradient; the learner waits for all trajectories."""
     plan_reads_student: bool = False
-    """The plan reads R_i, so that all trajectories are passed through the student once before."""
+    """The plan reads R_i, which takes one more forward pass of all trajectories."""
     uses_reference: bool = False
     """The frozen initial student scores the tokens too."""
-    uses_forward_kl: bool = False
-    """Adds weight * FKL to the teacher's top-k where its entropy exceeds the threshold."""
+    forward_kl: Callable[[S], ForwardKLOptions] | None = None
     compares_samples: bool = False
-    """Several responses to one problem are needed."""
+    """Needs several responses per problem."""
     recorded: str = ""
-    """The metric of a recorded run that is read at the same step."""
-    loss_agg_mode: LossAggMode = "seq-mean-token-mean"
-    """The paper's, where the configuration does not say otherwise; so is the clamp."""
-    clamp: float | None = 10.0
+    """The metric of a recorded run that is read at the same step; the settings are RecordedSettings."""
 
-    def contexts(self, settings: MethodSettings, *, measured: bool = False) -> tuple[str, ...]:
-        """What the teacher scores a response under; c0 first, also where only the overlap is measured with it."""
+    @property
+    def uses_probes(self) -> bool:
+        return issubclass(self.settings, ProbeSettings)
+
+    def contexts(self, probes: tuple[str, ...], *, measured: bool = False) -> tuple[str, ...]:
+        """Contexts that the teacher scores a response under; c0 also if only the overlap is measured with it."""
         if self.privileged:
             return (BASE, self.privileged) if measured else (self.privileged,)
-        return (BASE, *settings.probes) if self.uses_probes else (BASE,)
+        return (BASE, *probes) if self.uses_probes else (BASE,)
 
 
 def opd_advantage(tokens: TokenBatch) -> Tensor:
-    """A_OPD = lT - lS (Eq. 2): what every method is measured against."""
+    """A_OPD = lT - lS (Eq. 2), the raw discrepancy that every method is measured against."""
     return tokens.teacher_logprobs - tokens.student_logprobs

@@ -3,13 +3,13 @@
 from torch import Tensor
 
 from calopd.core.calibration import calibrated_advantage, tsd_region
-from calopd.core.methods.base import Method
-from calopd.core.types import MethodSettings, TokenBatch
+from calopd.core.method_inputs import TokenBatch
+from calopd.core.methods.base import Method, ProbeSettings
 
 
-def advantage(tokens: TokenBatch, settings: MethodSettings) -> Tensor:
+def advantage(tokens: TokenBatch, settings: ProbeSettings) -> Tensor:
     region = tsd_region(tokens.teacher_logprobs, tokens.probe_logprobs, settings.relaxation)
     return calibrated_advantage(region, tokens.student_logprobs)
 
 
-METHOD = Method(name="cal_opd", advantage=advantage, uses_probes=True)
+METHOD = Method(name="cal_opd", settings=ProbeSettings, advantage=advantage)

@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
-from calopd.core.methods.base import Method, opd_advantage
-from calopd.core.types import MethodSettings, TokenBatch
+from calopd.core.method_inputs import TokenBatch
+from calopd.core.methods.base import Method, MethodSettings, opd_advantage
 
 
 def advantage(tokens: TokenBatch, settings: MethodSettings) -> Tensor:

@@ -1,25 +1,25 @@
-"""Token-Sync, a control: as many random tokens zeroed as Cal-OPD zeroed at the same step, round(z_k N) of N."""
+"""Token-Sync, a control: zeroes as many random tokens as Cal-OPD zeroed at the same step, round(z_k N) of N."""
 
 import random
 
 import torch
 from torch import Tensor
 
-from calopd.core.methods.base import Method, opd_advantage
-from calopd.core.types import MethodSettings, Plan, StepFacts, TokenBatch
+from calopd.core.method_inputs import StepFacts, StepPlan, TokenBatch
+from calopd.core.methods.base import Method, RecordedSettings, opd_advantage
 
 
-def advantage(tokens: TokenBatch, settings: MethodSettings) -> Tensor:
-    """The denominators stay: a zeroed token counts as one that has nothing to teach."""
+def advantage(tokens: TokenBatch, settings: RecordedSettings) -> Tensor:
+    """Zeroed tokens stay in the denominators, as tokens inside the region do."""
     return opd_advantage(tokens) * tokens.planned["kept"]
 
 
-def plan(facts: StepFacts, settings: MethodSettings) -> Plan:
+def plan(facts: StepFacts, settings: RecordedSettings) -> StepPlan:
     total = sum(facts.lengths)
     kept = torch.ones(total)
-    draw = random.Random(f"token-sync/{settings.seed}/{settings.step}")
-    kept[draw.sample(range(total), round(settings.recorded_ratio * total))] = 0
+    draw = random.Random(f"token-sync/{facts.step.seed}/{facts.step.step}")
+    kept[draw.sample(range(total), round(facts.step.recorded_ratio * total))] = 0
     return {index: {"kept": part} for index, part in zip(facts.indices, kept.split(facts.lengths), strict=True)}
 
 
-METHOD = Method(name="token_sync", advantage=advantage, plan=plan, recorded="zero_ratio")
+METHOD = Method(name="token_sync", settings=RecordedSettings, advantage=advantage, plan=plan, recorded="zero_ratio")

@@ -1,18 +1,30 @@
 """TSD-Filter, a control: OPD on the tokens whose self-deviation is small, max(|D+|, |D-|) <= tau."""
 
+from dataclasses import dataclass
+
 from torch import Tensor
 
-from calopd.core.methods.base import Method, opd_advantage
-from calopd.core.types import MethodSettings, TokenBatch
+from calopd.core.method_inputs import TokenBatch
+from calopd.core.methods.base import Method, ProbeSettings, opd_advantage
 
 
-def advantage(tokens: TokenBatch, settings: MethodSettings) -> Tensor:
+@dataclass(frozen=True, kw_only=True)
+class TSDFilterSettings(ProbeSettings):
+    deviation_threshold: float = 0.1
+    """TSD-Filter's tau in nats: a token that deviates further leaves the loss. `relaxation` is only measured with."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require("deviation_threshold", self.deviation_threshold >= 0, "at least 0")
+
+
+def advantage(tokens: TokenBatch, settings: TSDFilterSettings) -> Tensor:
     return opd_advantage(tokens)
 
 
-def mask(tokens: TokenBatch, settings: MethodSettings) -> Tensor:
-    """A dropped token leaves the mask and the denominator."""
+def mask(tokens: TokenBatch, settings: TSDFilterSettings) -> Tensor:
+    """Tokens to keep; a dropped token leaves the mask and the denominator."""
     return (tokens.probe_logprobs - tokens.teacher_logprobs).abs().amax(0) <= settings.deviation_threshold
 
 
-METHOD = Method(name="tsd_filter", advantage=advantage, uses_probes=True, mask=mask)
+METHOD = Method(name="tsd_filter", settings=TSDFilterSettings, advantage=advantage, mask=mask)

@@ -5,23 +5,38 @@ R_i = mean_t(lT - lS);  per problem M = mean(R | right) - mean(R | wrong);  if M
 
 import random
 from collections import defaultdict
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from calopd.core.methods.base import Method, opd_advantage
-from calopd.core.types import MethodSettings, Plan, StepFacts, TokenBatch
+from calopd.core.method_inputs import StepFacts, StepPlan, TokenBatch
+from calopd.core.methods.base import Method, MethodSettings, Recipe, opd_advantage
 
 
-def advantage(tokens: TokenBatch, settings: MethodSettings) -> Tensor:
+@dataclass(frozen=True, kw_only=True)
+class UniOPDSettings(MethodSettings):
+    margin_delta: float = 0.4
+    """The margin between the mean rewards of right and wrong responses to one problem."""
+    margin_mode: Literal["broadcast", "shift"] = "broadcast"
+    """`broadcast`: every token gets the shifted mean reward of its response; `shift`: every token is shifted."""
+    target_correct_ratio: float = 0.5
+    """Share of right responses after balancing."""
+
+    def __post_init__(self) -> None:
+        self.require("target_correct_ratio", 0 < self.target_correct_ratio < 1, "a number between 0 and 1")
+
+
+def advantage(tokens: TokenBatch, settings: UniOPDSettings) -> Tensor:
     """`broadcast`: the shifted R_i for every token; `shift`: (lT - lS)_t + the shift."""
     if settings.margin_mode == "broadcast":
         return tokens.planned["level"].clone()
     return opd_advantage(tokens) + tokens.planned["shift"]
 
 
-def balanced(facts: StepFacts, settings: MethodSettings) -> list[int]:
-    """Positions that stay: the minority class whole, the majority drawn at random, round-robin over the problems."""
+def balanced(facts: StepFacts, settings: UniOPDSettings) -> list[int]:
+    """Positions to keep: the whole minority class, and random ones of the majority, round-robin over the problems."""
     right = [i for i, correct in enumerate(facts.correct) if correct]
     wrong = [i for i, correct in enumerate(facts.correct) if not correct]
     if not right or not wrong:
@@ -29,7 +44,7 @@ def balanced(facts: StepFacts, settings: MethodSettings) -> list[int]:
     ratio = settings.target_correct_ratio
     wanted_right = min(len(right), round(len(wrong) * ratio / (1 - ratio)))
     wanted_wrong = min(len(wrong), round(len(right) * (1 - ratio) / ratio))
-    draw = random.Random(f"balance/{settings.seed}/{settings.step}")
+    draw = random.Random(f"balance/{facts.step.seed}/{facts.step.step}")
     return sorted(_round_robin(right, wanted_right, facts, draw) + _round_robin(wrong, wanted_wrong, facts, draw))
 
 
@@ -48,7 +63,7 @@ def _round_robin(members: list[int], wanted: int, facts: StepFacts, draw: random
 
 
 def shifts(facts: StepFacts, kept: list[int], delta: float) -> dict[int, float]:
-    """Position -> +gap/2 or -gap/2; 0 in a group that lacks a class or has margin enough."""
+    """Position -> +gap/2 or -gap/2; 0 for a problem without both classes or with a margin of at least delta."""
     groups: dict[str, list[int]] = defaultdict(list)
     for i in kept:
         groups[facts.problem_ids[i]].append(i)
@@ -64,7 +79,7 @@ def shifts(facts: StepFacts, kept: list[int], delta: float) -> dict[int, float]:
     return out
 
 
-def plan(facts: StepFacts, settings: MethodSettings) -> Plan:
+def plan(facts: StepFacts, settings: UniOPDSettings) -> StepPlan:
     kept = balanced(facts, settings)
     moved = shifts(facts, kept, settings.margin_delta)
     return {
@@ -77,10 +92,10 @@ def plan(facts: StepFacts, settings: MethodSettings) -> Plan:
 
 METHOD = Method(
     name="uni_opd",
+    settings=UniOPDSettings,
     advantage=advantage,
     plan=plan,
     plan_reads_student=True,
     compares_samples=True,
-    loss_agg_mode="token-mean",
-    clamp=None,
+    recipe=Recipe(clamp=None, loss_agg_mode="token-mean", learner={"samples": 16}),
 )

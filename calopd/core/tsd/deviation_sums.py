@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from calopd.core.contexts import Context
 from calopd.core.tsd.relaxation import RelaxationSums, fixed
 
 TAUS = (0.01, 0.05, 0.10)
@@ -32,11 +33,12 @@ class StudyPlan:
         cls, contexts: Sequence[str], taus: Sequence[float] = TAUS, unions: Sequence[Sequence[str]] = ()
     ) -> "StudyPlan":
         """Plan for these contexts: `inst+` and `inst-` form the group `inst`; any other context is its own group."""
+        named = {name: Context.named(name) for name in contexts}
         groups: dict[str, list[int]] = {}
         for place, name in enumerate(contexts):
-            groups.setdefault(name.rstrip("+-"), []).append(place)
+            groups.setdefault(named[name].group, []).append(place)
         for name, places in groups.items():
-            places.sort(key=lambda place: "+-".find(contexts[place][-1]))
+            places.sort(key=lambda place: "+-".find(named[contexts[place]].polarity))
             if len(places) > 2:
                 raise ValueError(f"group {name} has {len(places)} contexts, expected `{name}+` and `{name}-`")
         ordered = {name: tuple(places) for name, places in groups.items()}

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from calopd.config.sections import LearnerSection, MethodSection
-from calopd.core.losses import LossAggMode, denominator
+from calopd.core.losses import LossAggMode
+from calopd.core.method_inputs import StepInfo
 from calopd.core.types import Sample, Sampling, Scores, Ticket, Trajectory
 from calopd.transport.queue import Arrival
 from services.learner.accumulator import Accumulator
@@ -55,7 +56,7 @@ def trajectories() -> list[Trajectory]:
 def form(student: Student, ranks: Ranks, everything: list[Trajectory], case: Case) -> dict[str, Any]:
     student.zero_grad(set_to_none=True)
     section = MethodSection(loss_agg_mode=case.mode)
-    accumulator = Accumulator(student, section, section.settings, ranks.device, world_size=ranks.size)
+    accumulator = Accumulator(student, section, StepInfo(), ranks.device, world_size=ranks.size)
     batcher = DynamicBatcher(COUNT, case.budget, deterministic=case.deterministic)
     order = random.Random(case.order).sample(range(COUNT), COUNT)
     rounds = 0
@@ -69,8 +70,8 @@ def form(student: Student, ranks: Ranks, everything: list[Trajectory], case: Cas
             accumulator.add(mine) if mine else accumulator.add_nothing()
     used = [index for part in ranks.gather(accumulator.result.used) for index in part]
     assert sorted(used) == list(range(COUNT))
-    divisor = denominator(COUNT, sum(len(t.sample.response_ids) for t in everything), case.mode)
-    losses = ranks.gather(accumulator.result.sums.sums.get("loss", 0.0))
+    divisor = section.objective.denominator(COUNT, sum(len(t.sample.response_ids) for t in everything))
+    losses = ranks.gather(accumulator.result.sums.get("loss"))
     gradient = {
         name.removeprefix("lm."): parameter.grad.full_tensor() / divisor
         for name, parameter in student.named_parameters()

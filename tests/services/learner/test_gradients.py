@@ -12,9 +12,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from calopd.core.losses import LOSS_AGG_MODES, clamp_advantage, step_loss
-from calopd.core.methods import METHODS
-from calopd.core.types import MethodSettings, TokenBatch
+from calopd.core.losses import LOSS_AGG_MODES
+from calopd.core.method_inputs import TokenBatch
+from tests.core.objectives import objective_of
 from tests.services.learner.gradients import Case, trajectories
 from tests.services.processes import ROOT
 
@@ -55,17 +55,17 @@ def two_ranks(tiny):
 def reference(tiny, mode: str) -> tuple[dict[str, torch.Tensor], float]:
     """The same step by plain transformers and autograd, one sequence at a time."""
     model = AutoModelForCausalLM.from_pretrained(tiny.student, dtype=torch.float32)
-    logprobs, advantages, lengths = [], [], []
+    logprobs, teachers, lengths = [], [], []
     for trajectory in trajectories():
         prompt, response = (torch.from_numpy(a).long() for a in (trajectory.prompt_ids, trajectory.sample.response_ids))
         full = model(torch.cat((prompt, response))[None]).logits[0].log_softmax(-1)[len(prompt) - 1 : -1]
         own = full.gather(1, response[:, None]).squeeze(1)
-        teacher = torch.from_numpy(trajectory.scores.logprobs)
-        tokens = TokenBatch(own.detach(), teacher[0], teacher[1:])
-        advantages.append(clamp_advantage(METHODS["cal_opd"].advantage(tokens, MethodSettings()), 10.0))
+        teachers.append(torch.from_numpy(trajectory.scores.logprobs))
         logprobs.append(own)
         lengths.append(len(response))
-    loss = step_loss(torch.cat(advantages), torch.cat(logprobs), torch.tensor(lengths), mode)
+    own, (teacher, *probes) = torch.cat(logprobs), torch.cat(teachers, 1)
+    tokens = TokenBatch(own.detach(), teacher, torch.stack(probes))
+    loss = objective_of("cal_opd", loss_agg_mode=mode).loss(tokens, own, torch.tensor(lengths))
     loss.backward()
     return {name: p.grad for name, p in model.named_parameters()}, loss.item()
 

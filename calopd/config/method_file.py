@@ -1,0 +1,22 @@
+"""A method from a Python file of the user."""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+from calopd.core.errors import ConfigError
+from calopd.core.methods import METHODS, Method
+
+
+def load_method_file(file: Path) -> Method[Any]:
+    """Run the file and register its METHOD under its name."""
+    spec = importlib.util.spec_from_file_location(f"calopd_method_{file.stem}", file)
+    if spec is None or spec.loader is None or not file.is_file():
+        raise ConfigError(f"method.file = {str(file)!r}: no Python file there")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    method = getattr(module, "METHOD", None)
+    if not isinstance(method, Method):
+        raise ConfigError(f"method.file = {str(file)!r}: expected a METHOD = Method(...) in it")
+    METHODS[method.name] = method
+    return method
