@@ -27,14 +27,14 @@ def train(tiny, name: str, *settings: str, steps: int = 2) -> tuple[Config, list
 
 def test_exopd_extrapolates_from_the_frozen_student(tiny):
     """At the first step the student is the reference, so that A = 1.25 A_OPD; at the second it is not."""
-    _, (first, second) = train(tiny, "exopd")
+    _, (first, second) = train(tiny, "exopd", "learner.lora_rank=0")
     assert first["retained_ratio"] == pytest.approx(1.25, rel=1e-4)
     assert abs(second["retained_ratio"] - 1.25) > 1e-4
     assert first["clamped_share"] == 0
 
 
 def test_exopd_on_two_ranks(tiny):
-    _, (first, _) = train(tiny, "exopd", "learner.ranks=2", "run.name=exopd-ranks")
+    _, (first, _) = train(tiny, "exopd", "learner.lora_rank=0", "learner.ranks=2", "run.name=exopd-ranks")
     assert first["retained_ratio"] == pytest.approx(1.25, rel=1e-4)
 
 
@@ -135,24 +135,29 @@ def test_a_share_of_the_tokens_can_be_selected(tiny, how):
 
 
 TENTH = """
-from calopd.core.methods import cal_opd
-from calopd.core.methods.base import Method
+from dataclasses import dataclass
+
+from calopd.core.methods import Method, ProbeSettings, cal_opd
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(ProbeSettings):
+    factor: float = 1.0
 
 def advantage(tokens, settings):
-    return 0.5 * cal_opd.advantage(tokens, settings)
+    return settings.factor * cal_opd.advantage(tokens, settings)
 
-METHOD = Method(name="half_cal", advantage=advantage, uses_probes=True)
+METHOD = Method(name="part_cal", settings=Settings, advantage=advantage)
 """
 
 
 def test_a_tenth_method_is_one_file(tiny, tmp_path, undisturbed):
-    file = tmp_path / "half_cal.py"
+    file = tmp_path / "part_cal.py"
     file.write_text(TENTH)
     try:
-        _, (first, _) = train(tiny, "half_cal", f'method.file="{file}"')
+        _, (first, _) = train(tiny, "part_cal", f'method.file="{file}"', "method.factor=0.5")
     finally:
         from calopd.core.methods import METHODS
 
-        METHODS.pop("half_cal", None)
+        METHODS.pop("part_cal", None)
     other = read_lines(undisturbed.run_dir.metrics)[0]
     assert first["retained_ratio"] == pytest.approx(other["retained_ratio"] / 2, rel=1e-4)
