@@ -1,4 +1,4 @@
-"""What scoring costs beyond the model: python -m benchmarks.teacher_costs   (part of `make bench-teacher`)
+"""Costs of scoring beyond the model: python -m benchmarks.teacher_costs   (part of `make bench-teacher`)
 
 Memory: peak above the loaded model for three contexts of ever longer responses at V = 151,936, the naive way beside it.
 Contexts: seconds for 1, 3 and 9 contexts, with and without prefix reuse, and the share of tokens reused.

@@ -31,7 +31,7 @@ PATIENCE = 240.0
 GROWTH_MIB = 300
 """Batches of other sizes than before may still be allocated; a leak under this load is gigabytes."""
 EXPECTED = {"OK", "RESOURCE_EXHAUSTED", "UNAVAILABLE", "CANCELLED", "own cancellation"}
-"""A server that ends answers CANCELLED to a call that it has seen and not taken up: nothing was accepted."""
+"""A server that ends answers CANCELLED to a call that it has seen and not accepted."""
 
 
 @dataclass
@@ -126,7 +126,7 @@ async def run(
 
 
 def verdict(load: Load, memory: list[list[float]], second: Service, exit_code: int | None) -> list[str]:
-    """What is wrong; empty = all is well."""
+    """The checks that failed; empty = none."""
     growth = [max(samples) - max(samples[: max(1, len(samples) // 4)]) for samples in memory]
     checks = {
         f"{load.wrong} answers differ": load.wrong == 0,
