@@ -3,12 +3,13 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from calopd.core.contexts import CONTEXTS
+
 LOW, HIGH = 0.52, 0.65
 """Retained ratio of the paper's best run: 65 % at the first step, which is the step that a study of the initial
 student measures, and 52 % at the last."""
 ORDER = ("eval", "inst", "ans", "sol")
 """Best in the paper first; answers and solutions are task knowledge, which the region should not contain."""
-PRIVILEGED = ("ans", "sol")
 PAPER_RELAXATION = 5.0
 FEW_TOKENS = 100_000
 SURFACE_RATIO = 1.5
@@ -78,9 +79,14 @@ def _best(name: str, grid: list[float], curve: dict[str, list[float]]) -> Choice
     return Choice(name, grid[place], retained[place], curve["zero"][place], bool(inside), span)
 
 
+def _privileged(groups: list[str]) -> bool:
+    """Whether a context of these groups shows the answer or the solution."""
+    return any(context.privileged for context in CONTEXTS.values() if context.group in groups)
+
+
 def _preference(choice: Choice) -> tuple[Any, ...]:
     groups = choice.probes.split(" + ")
-    privileged = any(group in PRIVILEGED for group in groups)
+    privileged = _privileged(groups)
     place = max((ORDER.index(group) if group in ORDER else len(ORDER) for group in groups), default=0)
     return not choice.in_range, privileged, len(groups) > 1, place
 
@@ -128,7 +134,7 @@ def _caveats(best: Choice, analysis: dict[str, Any]) -> list[str]:
         "the useful range comes from the paper (Qwen3, mathematics) and may differ for other models and tasks",
         "the study measures the initial student; the retained ratio falls as the student approaches the teacher",
     ]
-    if any(group in PRIVILEGED for group in best.probes.split(" + ")):
+    if _privileged(best.probes.split(" + ")):
         caveats.append(
             "these probes show the teacher answers or solutions, so part of the deviation is task knowledge; "
             "calibrating with sol cost 4 points in the paper"

@@ -33,7 +33,6 @@ STATUS: dict[type[CalopdError], grpc.StatusCode] = {
     Draining: grpc.StatusCode.UNAVAILABLE,
 }
 
-KNOWN_CONTEXTS = {BASE, *CONTEXTS}
 STREAM_IN_FLIGHT = 64
 MAX_NAME = 200
 
@@ -46,6 +45,11 @@ class Limits:
     """Prompt and response together."""
     max_contexts: int
     max_top_k: int
+
+
+def context_label(name: str) -> str:
+    """The label of a context in Prometheus. Unknown names share one: a client must not create labels."""
+    return name if name == BASE or name in CONTEXTS else "other"
 
 
 class Servicer(TeacherScorerServicer):
@@ -143,9 +147,7 @@ class Servicer(TeacherScorerServicer):
         for part in scored:
             check_scores(part.scores.logprobs, len(sequences[0].response_ids), self._engine.vocabulary_size)
         for item in request.contexts:
-            # Only names we know become labels: a client must not fill Prometheus.
-            label = item.name if item.name in KNOWN_CONTEXTS else "other"
-            prometheus.tokens.labels(label).inc(len(sequences[0].response_ids))
+            prometheus.tokens.labels(context_label(item.name)).inc(len(sequences[0].response_ids))
         first = scored[0].scores
         top_k = None
         if first.top_ids is not None and first.top_logprobs is not None:
