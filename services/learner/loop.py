@@ -22,7 +22,7 @@ from services.learner.batching import Assignment
 from services.learner.coordinator import Coordinator, Follower
 from services.learner.ranks import Ranks
 from services.learner.tickets import step_batch, step_tickets
-from services.learner.trainer import Trainer
+from services.learner.trainer import Trainer, Update
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class TrainingLoop:
         self._coordinator.resume(self._record.step, found)
 
     def _step(self, step: int) -> None:
-        coordinator, trainer, learner = self._coordinator, self._trainer, self._config.learner
+        coordinator, trainer = self._coordinator, self._trainer
         tickets = step_tickets(self._config, self._problems, self._queue.run, step)
         self._learn(step, tickets)
 
@@ -69,33 +69,13 @@ class TrainingLoop:
         result = StepResult()
         for of_rank in self._ranks.gather(trainer.result):
             result.merge(of_rank)
-        missing = len(tickets) - len(result.used)
-        self._check_missing(step, missing)
+        self._check_missing(step, len(tickets) - len(result.used))
         update = trainer.optimizer_step(result.sums)
 
-        self._record.step = step + 1
-        self._record.issued += len(tickets)
-        self._record.used[step_batch(step)] = sorted(result.used)
-        self._record.sampler = result.sampler or self._record.sampler
-        # A step's clock runs from line to line: saving and publishing count for the next step.
-        seconds, self._clock = time.monotonic() - self._clock, time.monotonic()
-        self._record.seconds += seconds
-        measured = MeasuredStep(
-            result=result,
-            step=step,
-            epoch=step * (len(tickets) // learner.samples) // len(self._problems),
-            learning_rate=update.learning_rate,
-            gradient_norm=update.gradient_norm,
-            denominator=update.denominator,
-            missing=missing,
-            seconds=seconds,
-            idle_seconds=self._idle,
-            evaluation=coordinator.newest_evaluation(),
-        )
         # Before the checkpoint: on resume, the line of a step that is not in it is dropped, but none is ever added.
-        coordinator.report(measured)
+        coordinator.report(self._finish_step(step, tickets, result, update))
 
-        done, every = step + 1, learner.checkpoint_every
+        done, every = step + 1, self._config.learner.checkpoint_every
         checkpoint_due = done % every == 0 or done == self._config.run.steps
         if checkpoint_due:
             coordinator.enter(Phase.CHECKPOINTING)
@@ -133,6 +113,28 @@ class TrainingLoop:
                 return
             if assignment is not None:
                 yield self._queue.results(step_batch(step), assignment[self._ranks.rank])
+
+    def _finish_step(self, step: int, tickets: list[Ticket], result: StepResult, update: Update) -> MeasuredStep:
+        """Stop the step's clock and add the step to the record that is saved with the checkpoint."""
+        # The clock runs from line to line: saving and publishing count for the next step.
+        seconds, self._clock = time.monotonic() - self._clock, time.monotonic()
+        self._record.step = step + 1
+        self._record.issued += len(tickets)
+        self._record.used[step_batch(step)] = sorted(result.used)
+        self._record.sampler = result.sampler or self._record.sampler
+        self._record.seconds += seconds
+        return MeasuredStep(
+            result=result,
+            step=step,
+            epoch=step * (len(tickets) // self._config.learner.samples) // len(self._problems),
+            learning_rate=update.learning_rate,
+            gradient_norm=update.gradient_norm,
+            denominator=update.denominator,
+            missing=len(tickets) - len(result.used),
+            seconds=seconds,
+            idle_seconds=self._idle,
+            evaluation=self._coordinator.newest_evaluation(),
+        )
 
     def _check_missing(self, step: int, missing: int) -> None:
         """Stop before the optimizer if too many tickets became dead letters. All ranks do, with one exit code."""

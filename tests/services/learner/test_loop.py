@@ -1,0 +1,145 @@
+"""The order of a step's side effects, on which crash safety depends."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from calopd.config import load_config
+from calopd.core.errors import TooFewTrajectories
+from calopd.core.phase import Phase
+from calopd.core.step_metrics import MeasuredStep, StepResult
+from services.learner import loop
+from services.learner.checkpoint import Record
+from services.learner.coordinator import Follower
+from services.learner.trainer import Update
+
+TOML = """
+[run]
+name = "order"
+steps = 3
+[data]
+train = "{root}/train.jsonl"
+[student]
+path = "student"
+[teacher]
+path = "teacher"
+[learner]
+trajectories = 4
+samples = 2
+checkpoint_every = 2
+[queue]
+url = "redis://127.0.0.1:1/0"
+"""
+
+
+class Ranks:
+    """One rank alone."""
+
+    rank, size = 0, 1
+
+    def broadcast(self, value: Any) -> Any:
+        return value
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value]
+
+
+class Recorder(Follower):
+    """A coordinator that writes down what it is asked for."""
+
+    def __init__(self, calls: list[str], arriving: list[int]) -> None:
+        self.calls, self._arriving = calls, arriving
+        self.lines: list[MeasuredStep] = []
+        self.phases: list[Phase] = []
+
+    def enter(self, phase, progress=""):
+        self.phases.append(phase)
+
+    def open_step(self, step, tickets, ranks):
+        self.calls.append(f"open {step}")
+        return iter([None, [self._arriving[:2]], [self._arriving[2:]]])
+
+    def report(self, measured, probes):
+        self.calls.append(f"line {measured.step}")
+        self.lines.append(measured)
+
+    def publish(self, version, weights):
+        self.calls.append(f"publish {version}")
+
+    def release(self, steps):
+        self.calls.append(f"release {list(steps)}")
+
+    def export(self, student, weights, record):
+        self.calls.append("export")
+
+
+class CountingTrainer:
+    """A trainer that only counts what it is given."""
+
+    needs_whole_step, student, probes = False, None, ()
+
+    def __init__(self, calls: list[str]) -> None:
+        self.calls, self.result = calls, StepResult()
+
+    def begin(self, step):
+        self.result = StepResult()
+
+    def learn(self, trajectories, plan):
+        self.result.used += trajectories
+
+    def optimizer_step(self, sums):
+        self.calls.append("optimizer step")
+        return Update(1e-6, 1.0, 4)
+
+    def save(self, record: Record) -> None:
+        self.calls.append(f"save {record.step}, {record.trajectories_used} used")
+
+    def full_weights(self):
+        return {}
+
+
+@pytest.fixture
+def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "train.jsonl").write_text('{"id": "a", "problem": "p", "answer": "1"}\n')
+    (tmp_path / "run.toml").write_text(TOML.format(root=tmp_path))
+    config = load_config(tmp_path / "run.toml", [f'run.dir="{tmp_path}"'], {})
+    config.run_dir.mkdir()
+
+    def start(arriving: list[int]) -> Recorder:
+        recorder = Recorder([], arriving)
+        queue = SimpleNamespace(run="r", results=lambda batch, indices: indices, dead_letters=list)
+        monkeypatch.setattr(loop, "Queue", lambda client, run: queue)
+        monkeypatch.setattr(loop, "Coordinator", lambda config, queue: recorder)
+        monkeypatch.setattr(loop, "Trainer", lambda config, ranks: CountingTrainer(recorder.calls))
+        training = loop.TrainingLoop(config, Ranks())
+        try:
+            training.run()
+        finally:
+            recorder.calls.append("end")
+        return recorder
+
+    return start
+
+
+def test_line_checkpoint_policy_and_release_follow_in_this_order(train):
+    recorder = train([0, 1, 2, 3])
+    assert recorder.calls == [
+        "publish 0",
+        "open 0", "optimizer step", "line 0", "publish 1",
+        "open 1", "optimizer step", "line 1", "save 2, 8 used", "publish 2", "release [0, 1]",
+        "open 2", "optimizer step", "line 2", "save 3, 12 used", "publish 3", "release [1, 2]",
+        "export", "end",
+    ]  # fmt: skip
+    assert recorder.phases[-2:] == [Phase.EXPORTING, Phase.DONE]
+    assert [line.missing for line in recorder.lines] == [0, 0, 0]
+
+
+def test_a_step_that_lacks_too_many_trajectories_ends_before_the_optimizer(train, monkeypatch):
+    calls: list[str] = []
+    monkeypatch.setattr(Recorder, "publish", lambda self, version, weights: calls.append(f"publish {version}"))
+    monkeypatch.setattr(CountingTrainer, "optimizer_step", lambda self, sums: calls.append("optimizer step"))
+    with pytest.raises(TooFewTrajectories, match="step 0 lacks 3 of 4"):
+        train([0])
+    assert calls == ["publish 0"]
