@@ -10,8 +10,8 @@ from calopd.config import load_config
 from calopd.core.errors import TooFewTrajectories
 from calopd.core.phase import Phase
 from calopd.core.step_metrics import MeasuredStep, StepResult
+from calopd.rundir.checkpoints import Record
 from services.learner import loop
-from services.learner.checkpoint import Record
 from services.learner.coordinator import Follower
 from services.learner.trainer import Update
 
@@ -105,12 +105,12 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "train.jsonl").write_text('{"id": "a", "problem": "p", "answer": "1"}\n')
     (tmp_path / "run.toml").write_text(TOML.format(root=tmp_path))
     config = load_config(tmp_path / "run.toml", [f'run.dir="{tmp_path}"'], {})
-    config.run_dir.mkdir()
+    config.run_dir.path.mkdir()
 
     def start(arriving: list[int]) -> Recorder:
         recorder = Recorder([], arriving)
         queue = SimpleNamespace(run="r", results=lambda batch, indices: indices, dead_letters=list)
-        monkeypatch.setattr(loop, "Queue", lambda client, run: queue)
+        monkeypatch.setattr(loop, "open_queue", lambda url, run: queue)
         monkeypatch.setattr(loop, "Coordinator", lambda config, queue: recorder)
         monkeypatch.setattr(loop, "Trainer", lambda config, ranks: CountingTrainer(recorder.calls))
         training = loop.TrainingLoop(config, Ranks())
