@@ -61,7 +61,7 @@ class Recorder(Follower):
         self.calls.append(f"open {step}")
         return iter([None, [self._arriving[:2]], [self._arriving[2:]]])
 
-    def report(self, measured, probes):
+    def report(self, measured):
         self.calls.append(f"line {measured.step}")
         self.lines.append(measured)
 
