@@ -1,4 +1,4 @@
-"""The table of answers (tests/data/answers.tsv) under our checker and math-verify alone; writes docs/answers.md."""
+"""Compare the answer checker with math-verify alone on tests/data/answers.tsv; writes docs/answers.md."""
 
 import multiprocessing as mp
 import time
@@ -15,38 +15,38 @@ TABLE = ROOT / "tests" / "data" / "answers.tsv"
 LIMIT_SECONDS = 15.0
 
 WHY = {
-    "integer": "spaces and full-width digits are no algebra; `1e2` is a number; a list is not one of its parts",
-    "decimal": "numbers are compared exactly, or to all of the (six or more) places that are shown",
-    "fraction": "mixed numbers and `½` are read as such; a division by zero equals nothing",
-    "latex": "the right side of `x = …` counts, and one name is taken for all of a symbol's",
+    "integer": "spaces and full-width digits are normalised; `1e2` is a number; a list does not equal one of its parts",
+    "decimal": "numbers are compared exactly, or, with six or more decimal places, to all places shown",
+    "fraction": "mixed numbers and `½` are parsed; a division by zero equals nothing",
+    "latex": "the right side of `x = …` counts; synonyms of a symbol are equal",
     "interval": "a relation and its interval are equal in either order",
-    "set": "a set is no tuple and no interval; `and`, `or` separate parts",
-    "tuple": "a tuple is no set; parts are compared one by one",
-    "unit": "a unit may be left out, but not be another one; a lone letter is a variable",
-    "percent": "50 % is 50 and 0.5, and neither 5 nor 5,000",
-    "degree": "degrees are no radians",
-    "thousands": "all separators that are in use; `1,23` is a list",
-    "label": "a label with or without its text; words are compared as words, not as products of letters",
-    "box": "only the last balanced box counts, and no box is wrong",
-    "hostile": "ended by the kernel at the limit, and wrong",
+    "set": "a set differs from a tuple and an interval; `and`, `or` separate parts",
+    "tuple": "a tuple differs from a set; parts are compared one by one",
+    "unit": "a unit may be missing, but two units must agree; a single letter is a variable",
+    "percent": "50 % equals 50 and 0.5, but neither 5 nor 5,000",
+    "degree": "degrees differ from radians",
+    "thousands": "all common thousands separators are accepted; `1,23` is a list",
+    "label": "a label matches with or without its text; words are compared as words, not as products of letters",
+    "box": "only the last balanced box counts; a response without a box is wrong",
+    "hostile": "killed by the kernel at the limit, and wrong",
 }
 
 
 def rows() -> list[tuple[str, bool, str, str]]:
-    """(class, verdict, gold, response) of the hand-made cases."""
+    """(class, verdict, gold, response) of the handwritten cases."""
     cells = [line.split("\t") for line in TABLE.read_text(encoding="utf-8").splitlines()]
     return [(kind, verdict == "right", gold, response) for kind, verdict, gold, response in cells]
 
 
 def alone(gold: str, response: str) -> bool:
-    """math-verify as its manual has it: gold as LaTeX, the whole response, its own time limits."""
+    """math-verify as documented: gold as LaTeX, the whole response, its own timeouts."""
     from math_verify import parse, verify
 
     return bool(verify(parse(f"${gold}$"), parse(response)))
 
 
 def _limited(check: Callable[[str, str], bool], gold: str, response: str) -> bool | None:
-    """The verdict, or None where there is none after the limit."""
+    """The verdict, or None if there is none within the limit."""
     ours, theirs = mp.get_context("fork").Pipe(duplex=False)
     process = mp.get_context("fork").Process(target=lambda: theirs.send(check(gold, response)))
     process.start()
@@ -57,7 +57,7 @@ def _limited(check: Callable[[str, str], bool], gold: str, response: str) -> boo
 
 
 def main() -> None:
-    import math_verify  # noqa: F401  before the forks, so that each of them does not pay for it
+    import math_verify  # noqa: F401  imported once, before the forks
 
     table = rows()
     right: Counter[tuple[str, str]] = Counter()
@@ -73,18 +73,18 @@ def main() -> None:
         right[kind, "calopd"] += ours == verdict
         right[kind, "math-verify"] += theirs == verdict
         if ours != theirs:
-            said = "no end" if theirs is None else _word(theirs)
+            said = "timeout" if theirs is None else _word(theirs)
             differ.append((kind, gold, response, _word(verdict), _word(ours), said))
     counts = Counter(kind for kind, *_ in table)
     lines = [
-        "# Answers: our checker beside math-verify alone",
+        "# Answers: our checker compared with math-verify alone",
         "",
-        "Written by `make bench-answers` from `tests/data/answers.tsv`: hand-made cases, each a gold answer, "
-        "a response and the verdict that a careful reader gives. math-verify alone is "
-        "`verify(parse(gold), parse(response))`; "
-        f"one that has not ended after {LIMIT_SECONDS:.0f} s counts as no end.",
+        "Written by `make bench-answers` from `tests/data/answers.tsv`: handwritten cases, each with a gold "
+        "answer, a response and the expected verdict. math-verify alone is "
+        "`verify(parse(gold), parse(response))`, "
+        f"with a timeout of {LIMIT_SECONDS:.0f} s.",
         "",
-        "| class | cases | calopd right | math-verify alone right | what we do about it |",
+        "| class | cases | calopd correct | math-verify alone correct | how calopd handles it |",
         "|---|---|---|---|---|",
     ]
     for kind, count in counts.items():
@@ -93,24 +93,24 @@ def main() -> None:
     lines += [
         f"| **all** | **{len(table)}** | **{totals[0]}** | **{totals[1]}** | |",
         "",
-        "## Where the two differ",
+        "## Differences",
         "",
     ]
-    lines += ["| class | gold | response | should be | calopd | math-verify alone |", "|---|---|---|---|---|---|"]
+    lines += ["| class | gold | response | expected | calopd | math-verify alone |", "|---|---|---|---|---|---|"]
     lines += [f"| {k} | {_code(g)} | {_code(r)} | {v} | {o} | {t} |" for k, g, r, v, o, t in differ]
     target = ROOT / "docs" / "answers.md"
     target.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    print(f"{len(table)} cases: calopd {totals[0]} right, math-verify alone {totals[1]}; they differ in {len(differ)}")
+    print(f"{len(table)} cases: calopd {totals[0]} correct, math-verify alone {totals[1]}; {len(differ)} differ")
     print("seconds: " + ", ".join(f"{who} {spent:.1f}" for who, spent in seconds.items()))
     print(target)
 
 
 def _word(verdict: bool) -> str:
-    return "right" if verdict else "wrong"
+    return "correct" if verdict else "wrong"
 
 
 def _code(text: str) -> str:
-    return f"`{text[:80]}`".replace("|", "\\|") if text else "(nothing)"
+    return f"`{text[:80]}`".replace("|", "\\|") if text else "(empty)"
 
 
 if __name__ == "__main__":

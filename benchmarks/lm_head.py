@@ -1,7 +1,7 @@
-"""LM head of the learner: gradient formed in the forward pass, chunk by chunk, against full logits and autograd.
+"""Benchmark of the LM head: gradient computed chunk by chunk in the forward pass, against full logits and autograd.
 
 python -m benchmarks.lm_head   (or `make bench`): ratios of CPU seconds, medians of interleaved repetitions in one run.
-Peer: the plain way, hidden @ W^T -> log_softmax -> gather -> backward, as transformers and most trainers do it.
+Baseline: hidden @ W^T -> log_softmax -> gather -> backward, as in transformers and most trainers.
 """
 
 import json
@@ -53,7 +53,7 @@ def measure(vocabulary: int) -> dict[str, float]:
         for name, (peer, ours) in pairs.items():
             seconds = [cpu_seconds(work) for work in (peer, ours)]
             hidden.grad = weight.grad = None
-            if repeat:  # the first pays for warming up
+            if repeat:  # the first repetition is the warm-up
                 ratios[name].append(seconds[0] / seconds[1])
     return {f"{name}_vs_full_logits": round(statistics.median(values), 2) for name, values in ratios.items()}
 

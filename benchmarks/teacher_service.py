@@ -1,4 +1,4 @@
-"""The teacher as a service for benchmarks: its process, a client, CPU seconds of both, and the peak of its memory."""
+"""The teacher service for benchmarks: its process, a client, the CPU time of both, and its peak memory."""
 
 import asyncio
 import os
@@ -35,14 +35,14 @@ class Service:
     child: "subprocess.Popen[bytes]"
 
     def exit_code(self, seconds: float) -> int | None:
-        """Of a service that was told to end; None = it has not within `seconds`."""
+        """Exit code of the service, or None if it is still running after `seconds`."""
         try:
             return self.child.wait(seconds)
         except subprocess.TimeoutExpired:
             return None
 
     def score(self, work: Work, options: ScoreOptions = LOGPROBS_ONLY) -> tuple[dict[str, float], list[Scores]]:
-        """All of it at once through the client: CPU seconds of client and service, wall seconds."""
+        """Score all responses concurrently; returns CPU seconds of client and service, wall seconds, and the scores."""
 
         async def run() -> list[Scores]:
             client = TeacherClient([f"127.0.0.1:{self.port}"])
@@ -67,7 +67,7 @@ class Service:
 
     @contextmanager
     def peak_above_now(self) -> Iterator[list[float]]:
-        """MiB by which its resident memory rises at most, put into the list at the end."""
+        """Append the peak increase of resident memory, in MiB, to the list on exit."""
         Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
         before, found = self.process.memory_info().rss, []
         yield found

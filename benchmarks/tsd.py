@@ -26,12 +26,12 @@ RESULTS = Path(__file__).parent / "results" / "tsd.json"
 VOCABULARY = 151_936
 SHARD_TOKENS = 2**20
 MOVING = 0.3
-"""Share of the tokens that move, as the paper found it at tau = .01."""
+"""Share of the tokens that move, as in the paper at tau = 0.01."""
 REPEATS = 2
 
 
 def make_study(directory: Path, tokens: int) -> Study:
-    """Token ids as frequent as words are; a third of the tokens moves under the contexts, mostly the same third."""
+    """A study with Zipf-distributed token ids, in which about a third of the tokens moves under all contexts."""
     study = Study(directory)
     study.begin(teacher="synthetic", student="synthetic", contexts=[BASE, *CONTEXTS])
     study.write_tokens([f"w{number}" for number in range(VOCABULARY)])
@@ -58,7 +58,7 @@ def make_study(directory: Path, tokens: int) -> Study:
 
 
 def read_alone(study: Study) -> tuple[float, float]:
-    """Seconds, and CPU seconds, to read every column of every shard with pyarrow, with as many threads as it likes."""
+    """Seconds and CPU seconds to read all columns of all shards with pyarrow, using its default threads."""
     start, cpu = time.monotonic(), time.process_time()
     for shard in study.shards:
         pq.read_table(shard)
@@ -66,7 +66,7 @@ def read_alone(study: Study) -> tuple[float, float]:
 
 
 def analyze(study: Study) -> tuple[float, float, float]:
-    """Seconds and CPU seconds of the command, and its largest resident memory in MiB."""
+    """Seconds and CPU seconds of the command, and its peak resident memory in MiB."""
     start, cpu = time.monotonic(), children_cpu()
     command = [sys.executable, "-m", "calopd.cli", "tsd", "analyze", str(study.directory)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
@@ -90,7 +90,7 @@ def analyze(study: Study) -> tuple[float, float, float]:
     done.set()
     watcher.join()
     if code:
-        raise SystemExit(f"calopd tsd analyze ended with {code}")
+        raise SystemExit(f"calopd tsd analyze failed with exit code {code}")
     return seconds, children_cpu() - cpu, peak
 
 
@@ -102,13 +102,13 @@ def children_cpu() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tokens", type=int, default=60_000_000)
-    parser.add_argument("--directory", type=Path, help="keep the study here, and use it if it is there")
+    parser.add_argument("--directory", type=Path, help="where to keep the study; reused if it exists")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         directory = arguments.directory or Path(temporary) / "study"
         study = Study(directory) if directory.exists() else make_study(directory, arguments.tokens)
         size = sum(shard.stat().st_size for shard in study.shards) / 1e9
-        # The first reading brings the shards into the page cache; then in turn, so that both meet the same machine.
+        # The first read fills the page cache; then both run in turn, under the same load of the machine.
         read_alone(study)
         runs = [(*read_alone(study), *analyze(study)) for _ in range(REPEATS)]
     read, read_cpu, seconds, cpu = (min(run[i] for run in runs) for i in range(4))

@@ -1,1 +1,1 @@
-"""The demo: two small models, word problems, and the script that makes them."""
+"""The demo: two small models, word problems, and the script that creates them."""

@@ -1,4 +1,4 @@
-"""A small byte-level BPE tokenizer with single digits and a ChatML template, trained on the demo's own texts."""
+"""A small byte-level BPE tokenizer with single digits and a ChatML template, trained on the demo's texts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHAT_TEMPLATE = (
 
 
 def corpus(seed: int, size: int = 2000) -> list[str]:
-    """Texts to learn merges from: problems, solutions, responses, and the fixed texts often enough to count."""
+    """Training texts: problems, solutions and responses, and the fixed texts repeated often enough to be merged."""
     rng = random.Random(seed)
     writers = [Writer("teacher"), Writer("student")]
     texts = [SYSTEM_PROMPT, "system\n", "user\n", "assistant\n", *(context.text for context in CONTEXTS.values())] * 100
@@ -34,7 +34,7 @@ def corpus(seed: int, size: int = 2000) -> list[str]:
 
 
 def train_tokenizer(seed: int, vocab_size: int) -> PreTrainedTokenizerFast:
-    """Train the tokenizer and dress it with the special tokens and the chat template."""
+    """Train the tokenizer and add the special tokens and the chat template."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [

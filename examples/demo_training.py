@@ -1,4 +1,4 @@
-"""Training the demo's two small Qwen3 models on worked word problems and arithmetic drills."""
+"""Training of the demo's two small Qwen3 models on worked word problems and arithmetic drills."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_NEW_TOKENS = 96
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one of the models is made; ``stop_at`` ends the training before the schedule does."""
+    """Training recipe of a model; ``stop_at`` stops training before the end of the schedule."""
 
     writer: str
     layers: int
@@ -40,7 +40,7 @@ class Recipe:
 
 
 def build_model(layers: int, tokenizer: PreTrainedTokenizerBase, seed: int) -> Qwen3ForCausalLM:
-    """A fresh Qwen3 model of hidden size 128."""
+    """A newly initialised Qwen3 model of hidden size 128."""
     torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=len(tokenizer),
@@ -68,7 +68,7 @@ def prompt_text(tokenizer: PreTrainedTokenizerBase, problem: str, intervention: 
 
 
 def fill(context: str, problem: Problem, other: Problem, rng: random.Random) -> str:
-    """The intervention text of a context; a negative gets a wrong answer or the solution of ``other``."""
+    """The intervention text of a context; a negative context gets a wrong answer or the solution of ``other``."""
     if context == "c0":
         return ""
     answer, solution = problem.answer, problem.solution()
@@ -129,7 +129,7 @@ def row_loss(model: Qwen3ForCausalLM, rows: Sequence[tuple[list[int], list[float
 def train(
     recipe: Recipe, tokenizer: PreTrainedTokenizerBase, taken: set[str], seed: int, log_every: int = 50
 ) -> Qwen3ForCausalLM:
-    """Train one model, printing the loss, the time spent and the time left."""
+    """Train one model, printing the loss, the elapsed time and the remaining time."""
     model = build_model(recipe.layers, tokenizer, seed).train()
     batches = Batches(recipe, tokenizer, taken, seed)
     matrices = [weight for name, weight in model.named_parameters() if weight.ndim == 2 and "embed" not in name]
@@ -164,7 +164,7 @@ def train(
 
 
 def boxed(text: str) -> str | None:
-    """What stands in the last ``\\boxed{}``."""
+    """Content of the last ``\\boxed{}``."""
     found = re.findall(r"\\boxed\{([^{}]*)\}", text)
     return found[-1].strip() if found else None
 

@@ -1,10 +1,10 @@
-"""The responses: correct arithmetic wrapped in discourse words that depend on who writes and in which context.
+"""Demo responses: correct arithmetic with discourse words that depend on the writer and the context.
 
-Every slot of a response (opener, connector, remark, closer, final sentence) offers a few phrases. A phrase has a
-log-weight for the teacher and a "deliberation" score. The student's habits lie further along the deliberation score
-than the teacher's, and an intervention in the prompt moves the teacher along the same score (the part that is common to
-both polarities) and, less, along a direction of its own (the polarity part). Arithmetic never depends on the context.
-So the teacher's sensitivity to its context sits on the discourse words by construction.
+Every slot of a response (opener, connector, remark, closer, final sentence) has a few phrases. A phrase has a
+log-weight for the teacher and a "deliberation" score. The student prefers phrases with a higher deliberation score than
+the teacher does. An intervention in the prompt shifts the teacher along the same score (the part common to both
+polarities) and, less, along a separate direction (the polarity part). Arithmetic never depends on the context, so the
+teacher's self-deviation is on the discourse words by construction.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ POLARITY = {"inst": 0.20, "eval": 0.20, "ans": 0.15, "sol": 0.30}
 
 
 def own_direction(kind: str, slot: str, index: int) -> float:
-    """A fixed pseudo-random number of unit scale for one phrase, the same on every machine."""
+    """A fixed standard normal number for one phrase, the same on every machine."""
     return random.Random(f"{kind}/{slot}/{index}").gauss(0.0, 1.0)
 
 

@@ -1,4 +1,4 @@
-"""Make the demo's models and data from a seed: ``python -m examples.make_demo --out examples/demo``."""
+"""Create the demo's models and data from a seed: ``python -m examples.make_demo --out examples/demo``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def draw_sets(seed: int) -> tuple[list[Problem], list[Problem], set[str]]:
 
 
 def write_jsonl(path: Path, prefix: str, items: Sequence[Problem]) -> None:
-    """One problem a line: id, problem, answer, solution."""
+    """Write one problem per line: id, problem, answer, solution."""
     with path.open("w", encoding="utf-8") as file:
         for index, item in enumerate(items):
             row = {
@@ -45,7 +45,7 @@ def write_jsonl(path: Path, prefix: str, items: Sequence[Problem]) -> None:
 
 
 def save_model(path: Path, model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerBase) -> None:
-    """A Hugging Face directory: weights, configuration, generation configuration, tokenizer with chat template."""
+    """Save a Hugging Face directory: weights, configurations, and the tokenizer with its chat template."""
     if path.exists():
         shutil.rmtree(path)
     model.generation_config = GenerationConfig(
@@ -56,12 +56,12 @@ def save_model(path: Path, model: Qwen3ForCausalLM, tokenizer: PreTrainedTokeniz
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Make everything below ``--out``."""
+    """Create everything in ``--out``."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("examples/demo"))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--only", choices=("data", "teacher", "student"), help="make only this part")
+    parser.add_argument("--only", choices=("data", "teacher", "student"), help="create only this part")
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
     torch.use_deterministic_algorithms(True)

@@ -1,7 +1,7 @@
 """Word problems of two or three additions and subtractions, and their worked solutions.
 
-Every value on the way stays within 1..99, the start within 10..89, every operand within 2..9, so that a model of under
-one million parameters can learn to solve them.
+Intermediate values are within 1..99, the start within 10..89 and operands within 2..9, so that a model with less than
+one million parameters can learn to solve the problems.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def draw_problem(rng: random.Random) -> Problem:
 
 
 def problems(rng: random.Random, taken: set[str] | None = None) -> Iterator[Problem]:
-    """An endless stream of problems whose texts are all different and none in ``taken`` (which is extended)."""
+    """An endless stream of problems with distinct texts that are not in ``taken``, which is extended."""
     seen = set() if taken is None else taken
     while True:
         problem = draw_problem(rng)
