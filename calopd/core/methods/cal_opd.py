@@ -1,4 +1,4 @@
-"""Cal-OPD: only what lies beyond the teacher's self-deviation, A = [L - lS]_+ - [lS - U]_+ (section 3)."""
+"""Cal-OPD: only what lies beyond the teacher's self-deviation, A = [L - lS]_+ - [lS - U]_+ (the paper's section 3)."""
 
 from torch import Tensor
 

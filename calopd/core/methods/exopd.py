@@ -1,4 +1,4 @@
-"""ExOPD: the reward of the teacher over the initial student, extrapolated (section 4).
+"""ExOPD: the reward of the teacher over the initial student, extrapolated (the paper's appendix on training details).
 
 A = lam (lT - lref) - (lS - lref) = (lT - lS) + (lam - 1)(lT - lref)
 """
