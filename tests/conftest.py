@@ -55,6 +55,7 @@ path = "{self.teacher}"
 port = {teacher}
 metrics_port = {metrics}
 max_tokens = 1024
+canary_seconds = 1e6  # once, at the start: later ones would count among the tokens of a test
 threads = 1
 [rollout]
 engine = "torch"

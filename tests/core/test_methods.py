@@ -2,21 +2,17 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
 import torch
 from hypothesis import given
 
-from calopd.config import load_config
-from calopd.core.errors import ConfigError
 from calopd.core.lm_head import ForwardKL, policy_objective
 from calopd.core.losses import LOSS_AGG_MODES, clamp_advantage, token_weights
 from calopd.core.method_inputs import StepFacts, StepInfo, TokenBatch
 from calopd.core.methods import METHODS
 from calopd.core.methods.eopd import EOPDSettings, forward_kl_targets
-from calopd.core.methods.uni_opd import UniOPDSettings, balanced, shifts
 from calopd.core.token_selection import select_tokens
 from tests.core.objectives import objective_of
 
@@ -93,104 +89,6 @@ def test_eopd_value_and_gradient_through_the_chunked_head():
     assert fkl.item() == pytest.approx(0.415955, abs=1e-5)
     (opd + fkl).backward()
     assert torch.allclose(ours.double(), again.grad, atol=1e-6)
-
-
-FACTS = StepFacts(
-    indices=[0, 1, 2, 3],
-    problem_ids=["p"] * 4,
-    lengths=[2, 3, 2, 2],
-    correct=[True, True, False, False],
-    mean_gaps=[-0.1, -0.3, 0.1, -0.1],
-)
-GAPS = [t(0.1, -0.3), t(-0.4, -0.2, -0.3), t(0.2, 0), t(-0.1, -0.1)]
-
-
-def uni_tokens(mode: str) -> list[TokenBatch]:
-    """The worked responses, with what the plan says about them."""
-    plan = METHODS["uni_opd"].plan(FACTS, UniOPDSettings(margin_mode=mode))
-    out = []
-    for index, gap in enumerate(GAPS):
-        planned = {name: value.expand(len(gap)) for name, value in plan[index].items()}
-        out.append(tokens_of(torch.zeros(len(gap)).double(), gap, planned=planned))
-    return out
-
-
-def uni(mode: str) -> list[torch.Tensor]:
-    return [objective_of("uni_opd", margin_mode=mode).advantage(tokens) for tokens in uni_tokens(mode)]
-
-
-def test_uni_opd_is_the_worked_one():
-    assert [gap.mean().item() for gap in GAPS] == pytest.approx(FACTS.mean_gaps)
-    for got, level in zip(uni("broadcast"), [0.2, 0, -0.2, -0.4], strict=True):
-        assert torch.allclose(got.double(), torch.full_like(got, level).double(), atol=1e-6)
-    expected = [t(0.4, 0), t(-0.1, 0.1, 0), t(-0.1, -0.3), t(-0.4, -0.4)]
-    for got, wanted in zip(uni("shift"), expected, strict=True):
-        assert torch.allclose(got.double(), wanted, atol=1e-6)
-
-
-def test_uni_opd_gradient_of_token_mean():
-    own = torch.cat([torch.zeros(len(g)) for g in GAPS]).double().requires_grad_()
-    parts = uni_tokens("shift")
-    planned = {name: torch.cat([part.planned[name] for part in parts]) for name in parts[0].planned}
-    tokens = tokens_of(own.detach(), torch.cat(GAPS), planned=planned)
-    objective_of("uni_opd", margin_mode="shift").loss(tokens, own, torch.tensor(FACTS.lengths)).backward()
-    assert torch.allclose(own.grad, -t(0.4, 0, -0.1, 0.1, 0, -0.1, -0.3, -0.4, -0.4) / 9, atol=1e-6)
-
-
-facts = st.lists(st.tuples(st.sampled_from("abcd"), st.booleans(), st.floats(-2, 2)), min_size=1, max_size=40).map(
-    lambda rows: StepFacts(
-        indices=list(range(len(rows))),
-        problem_ids=[row[0] for row in rows],
-        lengths=[1] * len(rows),
-        correct=[row[1] for row in rows],
-        mean_gaps=[row[2] for row in rows],
-    )
-)
-
-
-@given(facts, st.integers(0, 5))
-def test_balance_keeps_the_minority_whole_and_the_classes_equal(seen, step):
-    seen = replace(seen, step=StepInfo(step))
-    kept = balanced(seen, UniOPDSettings())
-    right = sum(seen.correct[i] for i in kept)
-    wrong = len(kept) - right
-    total_right = sum(seen.correct)
-    total_wrong = len(seen.correct) - total_right
-    if total_right and total_wrong:
-        assert right == wrong == min(total_right, total_wrong)
-    else:
-        assert len(kept) == len(seen.correct)
-    assert kept == balanced(seen, UniOPDSettings())
-
-
-@given(facts)
-def test_the_new_margin_is_delta_exactly_where_it_moved(seen):
-    kept = balanced(seen, UniOPDSettings())
-    moved = shifts(seen, kept, 0.4)
-    for problem in set(seen.problem_ids):
-        members = [i for i in kept if seen.problem_ids[i] == problem]
-        sides = [[i for i in members if seen.correct[i] is side] for side in (True, False)]
-        if not all(sides):
-            assert all(moved[i] == 0 for i in members)
-            continue
-        right, wrong = ([seen.mean_gaps[i] + moved[i] for i in side] for side in sides)
-        margin = sum(right) / len(right) - sum(wrong) / len(wrong)
-        if any(moved[i] for i in members):
-            assert margin == pytest.approx(0.4)
-        else:
-            assert margin >= 0.4 - 1e-9
-
-
-def test_the_majority_is_drawn_evenly_over_the_problems():
-    seen = StepFacts(
-        indices=list(range(12)),
-        problem_ids=["a"] * 8 + ["b"] * 4,
-        lengths=[1] * 12,
-        correct=[False] * 10 + [True] * 2,
-        mean_gaps=[0.0] * 12,
-    )
-    wrong = [i for i in balanced(seen, UniOPDSettings()) if not seen.correct[i]]
-    assert sorted(seen.problem_ids[i] for i in wrong) == ["a", "b"]
 
 
 A_OPD = t(1, -1, 0.1, -0.7, 12)
@@ -304,88 +202,3 @@ def test_random_selection_is_seeded_and_never_empty():
     assert torch.equal(select_tokens(gaps, 0.3, "random", "a"), select_tokens(gaps, 0.3, "random", "a"))
     assert len({tuple(select_tokens(gaps, 0.3, "random", str(i)).tolist()) for i in range(20)}) > 5
     assert select_tokens(gaps, 0.001, "random", "a").sum() == 1
-
-
-MINE = """
-from dataclasses import dataclass
-
-from calopd.core.methods import Method, ProbeSettings, cal_opd
-
-@dataclass(frozen=True, kw_only=True)
-class Settings(ProbeSettings):
-    factor: float = 0.5
-
-def advantage(tokens, settings):
-    return settings.factor * cal_opd.advantage(tokens, settings)
-
-METHOD = Method(name="part_cal", settings=Settings, advantage=advantage)
-"""
-BASE_CONFIG = "[data]\ntrain='t'\n[student]\npath='s'\n[teacher]\npath='t'\n"
-
-
-def test_a_method_of_ones_own_is_found_by_name(tmp_path):
-    file, config = tmp_path / "mine.py", tmp_path / "c.toml"
-    file.write_text(MINE)
-    config.write_text(BASE_CONFIG)
-    try:
-        mine = [f'method.file="{file}"', "method.name=part_cal"]
-        loaded = load_config(config, [*mine, "method.factor=0.25"], {})
-        assert loaded.method.scored_contexts() == ("c0", "eval+", "eval-")
-        tokens = tokens_of(t(-2), t(-1), probes=t(-1.1, -0.9)[:, None])
-        assert loaded.method.objective.advantage(tokens).item() == pytest.approx(0.25 * 0.5)
-        assert "factor = 0.25" in loaded.to_toml()
-        with pytest.raises(ConfigError, match=r"method\.facto for the method part_cal: did you mean factor"):
-            load_config(config, [*mine, "method.facto=1"], {})
-        with pytest.raises(ConfigError, match=r"method\.factor: Input should be a valid number"):
-            load_config(config, [*mine, "method.factor=x"], {})
-        file.write_text("METHOD = 1")
-        with pytest.raises(ConfigError, match="expected a METHOD"):
-            load_config(config, [f'method.file="{file}"'], {})
-    finally:
-        METHODS.pop("part_cal", None)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (["method.name=token_sync"], "method.recorded_run is missing, which token_sync needs"),
-        (["method.name=uni_opd", "learner.samples=1"], "set learner.samples"),
-        (["method.extrapolation=2"], "unknown key method.extrapolation for the method cal_opd; exopd has it"),
-        (["method.name=exopd", "method.extrapolation=-1"], "method.extrapolation is -1.0, expected at least 0"),
-        (['method.file="no.py"'], "no Python file there"),
-    ],
-)
-def test_what_a_method_lacks_is_said_before_anything_starts(tmp_path, settings, message):
-    file = Path(tmp_path / "c.toml")
-    file.write_text(BASE_CONFIG)
-    with pytest.raises(ConfigError, match=message):
-        load_config(file, settings, {})
-
-
-def test_the_papers_recipe_of_a_method_applies_unless_the_user_says_otherwise(tmp_path):
-    file = tmp_path / "c.toml"
-    file.write_text(BASE_CONFIG)
-
-    def load(*settings: str):
-        return load_config(file, settings, {})
-
-    extrapolated = load("method.name=exopd")
-    assert (extrapolated.learner.lora_rank, extrapolated.learner.lora_alpha) == (64, 128)
-    assert (extrapolated.method.clamp, extrapolated.method.loss_agg_mode) == ("none", "token-mean")
-    assert "lora_rank = 64" in extrapolated.to_toml()
-    assert load("method.name=exopd", "learner.lora_rank=0").learner.lora_rank == 0
-    assert load("method.name=uni_opd").learner.samples == 16
-    assert load("method.name=uni_opd", "method.clamp=3").method.objective.clamp == 3
-    assert load("method.name=opd").learner.lora_rank == 0
-
-
-def test_another_method_by_name_leaves_the_settings_of_the_first_behind(tmp_path):
-    """A layer that chooses a method drops settings of earlier layers that the method lacks; its own are checked."""
-    file = tmp_path / "c.toml"
-    file.write_text(BASE_CONFIG + "[method]\nrelaxation=3\nprobes=['inst']\nclamp=7\n")
-    plain = load_config(file, ["method.name=opd"], {})
-    assert (plain.method.probe_contexts, plain.method.clamp) == ((), 7)
-    filtered = load_config(file, ["method.name=tsd_filter"], {})
-    assert filtered.method.probe_contexts == ("inst+", "inst-")
-    with pytest.raises(ConfigError, match=r"method\.relaxation for the method opd; cal_opd, tsd_filter have it"):
-        load_config(file, ["method.name=opd", "method.relaxation=2"], {})

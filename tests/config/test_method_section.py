@@ -1,0 +1,94 @@
+"""[method]: a method of one's own, settings that are refused, and the paper's recipes."""
+
+from pathlib import Path
+
+import pytest
+
+from calopd.config import load_config
+from calopd.core.errors import ConfigError
+from calopd.core.methods import METHODS
+from tests.core.test_methods import t, tokens_of
+
+MINE = """
+from dataclasses import dataclass
+
+from calopd.core.methods import Method, ProbeSettings, cal_opd
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(ProbeSettings):
+    factor: float = 0.5
+
+def advantage(tokens, settings):
+    return settings.factor * cal_opd.advantage(tokens, settings)
+
+METHOD = Method(name="part_cal", settings=Settings, advantage=advantage)
+"""
+BASE_CONFIG = "[data]\ntrain='t'\n[student]\npath='s'\n[teacher]\npath='t'\n"
+
+
+def test_a_method_of_ones_own_is_found_by_name(tmp_path):
+    file, config = tmp_path / "mine.py", tmp_path / "c.toml"
+    file.write_text(MINE)
+    config.write_text(BASE_CONFIG)
+    try:
+        mine = [f'method.file="{file}"', "method.name=part_cal"]
+        loaded = load_config(config, [*mine, "method.factor=0.25"], {})
+        assert loaded.method.scored_contexts() == ("c0", "eval+", "eval-")
+        tokens = tokens_of(t(-2), t(-1), probes=t(-1.1, -0.9)[:, None])
+        assert loaded.method.objective.advantage(tokens).item() == pytest.approx(0.25 * 0.5)
+        assert "factor = 0.25" in loaded.to_toml()
+        with pytest.raises(ConfigError, match=r"method\.facto for the method part_cal: did you mean factor"):
+            load_config(config, [*mine, "method.facto=1"], {})
+        with pytest.raises(ConfigError, match=r"method\.factor: Input should be a valid number"):
+            load_config(config, [*mine, "method.factor=x"], {})
+        file.write_text("METHOD = 1")
+        with pytest.raises(ConfigError, match="expected a METHOD"):
+            load_config(config, [f'method.file="{file}"'], {})
+    finally:
+        METHODS.pop("part_cal", None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["method.name=token_sync"], "method.recorded_run is missing, which token_sync needs"),
+        (["method.name=uni_opd", "learner.samples=1"], "set learner.samples"),
+        (["method.extrapolation=2"], "unknown key method.extrapolation for the method cal_opd; exopd has it"),
+        (["method.name=exopd", "method.extrapolation=-1"], "method.extrapolation is -1.0, expected at least 0"),
+        (['method.file="no.py"'], "no Python file there"),
+    ],
+)
+def test_what_a_method_lacks_is_said_before_anything_starts(tmp_path, settings, message):
+    file = Path(tmp_path / "c.toml")
+    file.write_text(BASE_CONFIG)
+    with pytest.raises(ConfigError, match=message):
+        load_config(file, settings, {})
+
+
+def test_the_papers_recipe_of_a_method_applies_unless_the_user_says_otherwise(tmp_path):
+    file = tmp_path / "c.toml"
+    file.write_text(BASE_CONFIG)
+
+    def load(*settings: str):
+        return load_config(file, settings, {})
+
+    extrapolated = load("method.name=exopd")
+    assert (extrapolated.learner.lora_rank, extrapolated.learner.lora_alpha) == (64, 128)
+    assert (extrapolated.method.clamp, extrapolated.method.loss_agg_mode) == ("none", "token-mean")
+    assert "lora_rank = 64" in extrapolated.to_toml()
+    assert load("method.name=exopd", "learner.lora_rank=0").learner.lora_rank == 0
+    assert load("method.name=uni_opd").learner.samples == 16
+    assert load("method.name=uni_opd", "method.clamp=3").method.objective.clamp == 3
+    assert load("method.name=opd").learner.lora_rank == 0
+
+
+def test_another_method_by_name_leaves_the_settings_of_the_first_behind(tmp_path):
+    """A layer that chooses a method drops settings of earlier layers that the method lacks; its own are checked."""
+    file = tmp_path / "c.toml"
+    file.write_text(BASE_CONFIG + "[method]\nrelaxation=3\nprobes=['inst']\nclamp=7\n")
+    plain = load_config(file, ["method.name=opd"], {})
+    assert (plain.method.probe_contexts, plain.method.clamp) == ((), 7)
+    filtered = load_config(file, ["method.name=tsd_filter"], {})
+    assert filtered.method.probe_contexts == ("inst+", "inst-")
+    with pytest.raises(ConfigError, match=r"method\.relaxation for the method opd; cal_opd, tsd_filter have it"):
+        load_config(file, ["method.name=opd", "method.relaxation=2"], {})
