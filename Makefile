@@ -1,14 +1,14 @@
-# `make demo` and `make test` do their own set-up; `make help` lists the rest.
+# `make demo` and `make test` set up the environment themselves; `make help` lists all targets.
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 STUBS := calopd/transport/v1
 
-# Today's `docker compose` where it is there, else the old docker-compose.
+# `docker compose` if it is available, else the older docker-compose.
 COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 ON_CPU := -f docker-compose.yml -f docker-compose.cpu.yml
-# Old versions build with BuildKit only when told to.
+# Old versions need these variables to build with BuildKit.
 export DOCKER_BUILDKIT := 1
 export COMPOSE_DOCKER_CLI_BUILD := 1
 export CALOPD_VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' calopd/__init__.py)
@@ -19,10 +19,10 @@ DEPLOY := build/deploy
 .PHONY: help setup demo demo-models test test-fast golden lint type proto proto-check docs docs-check bench bench-answers bench-teacher load-teacher bench-tsd lock clean
 .PHONY: up up-cpu down dashboards k8s-render test-deploy test-compose
 
-help: ## what there is
+help: ## list all targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-setup: $(READY) ## .venv with every pinned package (again: nothing to do)
+setup: $(READY) ## create .venv with all pinned packages (does nothing if it is up to date)
 
 $(READY): requirements/cpu.lock pyproject.toml
 	@command -v $(PYTHON) >/dev/null 2>&1 || command -v python3 >/dev/null || { echo "error: Python 3.11 is needed" >&2; exit 1; }
@@ -40,13 +40,13 @@ demo: $(READY) ## train the demo student with Cal-OPD through the real services,
 	  --benchmark examples/demo/heldout.jsonl --problems 250 -n 2 --top-p 1 --max-tokens 96 --max-prompt-tokens 256 \
 	  --in-flight 128 -o runs/demo/eval
 
-demo-models: $(READY) ## make the demo's models and data again from their seed
+demo-models: $(READY) ## generate the demo's models and data again from their seed
 	$(BIN)/python -m examples.make_demo --out examples/demo
 
-test: $(READY) ## all tests
+test: $(READY) ## run all tests
 	$(BIN)/python -m pytest
 
-test-fast: $(READY) ## the tests that take seconds
+test-fast: $(READY) ## run the fast tests only
 	$(BIN)/python -m pytest -m "not slow"
 
 golden: $(READY) ## run the golden run twice: every metric must agree bit for bit
@@ -64,7 +64,7 @@ proto: $(READY) ## generate the stubs from proto/
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=. --pyi_out=. proto/calopd/transport/v1/*.proto
 	$(BIN)/python -m grpc_tools.protoc -Iproto --grpc_python_out=. proto/calopd/transport/v1/teacher_scorer.proto
 
-proto-check: $(READY) ## fail where the committed stubs are not those of proto/
+proto-check: $(READY) ## fail if the committed stubs differ from those generated from proto/
 	@rm -rf build/stubs && mkdir -p build/stubs
 	@$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=build/stubs --pyi_out=build/stubs proto/calopd/transport/v1/*.proto
 	@$(BIN)/python -m grpc_tools.protoc -Iproto --grpc_python_out=build/stubs proto/calopd/transport/v1/teacher_scorer.proto
@@ -76,51 +76,51 @@ docs: $(READY) ## write the pages of docs/ that are generated from the code
 docs-check: $(READY) ## fail if a generated page of docs/ differs from the code
 	$(BIN)/python -m docs.generate --check
 
-bench: $(READY) ## the LM head's ratios, written to benchmarks/results/
+bench: $(READY) ## benchmark the LM head; writes benchmarks/results/
 	$(BIN)/python -m benchmarks.lm_head
 
-bench-tsd: $(READY) ## analyse a synthetic study of 60 M tokens x 9 contexts (2.6 GB in the temporary directory)
+bench-tsd: $(READY) ## benchmark the analysis of a synthetic study of 60 M tokens x 9 contexts (2.6 GB in the temporary directory)
 	$(BIN)/python -m benchmarks.tsd
 
-bench-answers: $(READY) ## our checker of answers beside math-verify alone, written to docs/answers.md
+bench-answers: $(READY) ## compare the answer checker with math-verify alone; writes docs/answers.md
 	$(BIN)/python -m benchmarks.answers
 
-bench-teacher: $(READY) ## the teacher against transformers, vLLM and the limit; memory, contexts, transport (25 min)
+bench-teacher: $(READY) ## compare the teacher with transformers, vLLM and a lower bound; measure memory, contexts, transport (25 min)
 	$(BIN)/python -m benchmarks.teacher
 	$(BIN)/python -m benchmarks.teacher_costs
 
-load-teacher: $(READY) ## 64 clients on two teachers for two minutes: cancellations, SIGTERM, memory
+load-teacher: $(READY) ## load test: 64 clients on two teachers for two minutes, with cancellations, SIGTERM and memory checks
 	$(BIN)/python -m benchmarks.teacher_load
 
-up: .env ## the whole system in containers on this host's 8 GPUs
+up: .env ## start the whole system in containers on this host's 8 GPUs
 	$(COMPOSE) up -d --build
 	@echo "Grafana: http://127.0.0.1:$${GRAFANA_PORT:-3000} (admin, GRAFANA_PASSWORD of .env); logs: $(COMPOSE) logs -f learner"
 
-up-cpu: .env ## the demo in containers, without GPUs
+up-cpu: .env ## start the demo in containers, without GPUs
 	$(COMPOSE) $(ON_CPU) up -d --build
 	@echo "Grafana: http://127.0.0.1:$${GRAFANA_PORT:-3000} (admin, GRAFANA_PASSWORD of .env); logs: $(COMPOSE) $(ON_CPU) logs -f learner-cpu"
 
-down: .env ## stop the containers; runs, models and metrics stay in their volumes
+down: .env ## stop the containers; the volumes keep runs, models and metrics
 	$(COMPOSE) $(ON_CPU) --profile gpu down --remove-orphans
 
 .env: | .env.example
 	@umask 077; for name in CALOPD_TOKEN REDIS_PASSWORD GRAFANA_PASSWORD; do \
 	  echo "s/^$$name=$$/$$name=$$(od -An -N24 -tx1 /dev/urandom | tr -d ' \n')/"; done | sed -f - .env.example > $@
-	@echo "made .env with fresh secrets"
+	@echo "created .env with new secrets"
 
-dashboards: $(READY) ## write the Grafana dashboards and the operator's rules from their sources
+dashboards: $(READY) ## generate the Grafana dashboards and the rules for the Prometheus operator
 	$(BIN)/python -m deploy.monitoring.grafana.dashboards
 
-k8s-render: deploy/k8s/secrets/secrets.env ## the manifests of every overlay into build/k8s/
+k8s-render: deploy/k8s/secrets/secrets.env ## render the manifests of every overlay into build/k8s/
 	@mkdir -p build/k8s
 	@for overlay in cpu-demo gpu-8 gpu-multi; do kubectl kustomize deploy/k8s/overlays/$$overlay > build/k8s/$$overlay.yaml && echo build/k8s/$$overlay.yaml; done
 
 deploy/k8s/secrets/secrets.env: | deploy/k8s/secrets/secrets.env.example
 	@umask 077; for name in CALOPD_TOKEN REDIS_PASSWORD; do \
 	  echo "s/^$$name=$$/$$name=$$(od -An -N24 -tx1 /dev/urandom | tr -d ' \n')/"; done | sed -f - $@.example > $@
-	@echo "made $@ with fresh secrets"
+	@echo "created $@ with new secrets"
 
-# What cannot be installed is skipped by the checks, which say so.
+# The checks skip tools that cannot be installed, and report it.
 $(DEPLOY)/.ready: requirements/deploy.lock tests/deploy/grafana/package.json
 	@mkdir -p $(DEPLOY)/node
 	@test -x $(DEPLOY)/venv/bin/python || $(BIN)/python -m venv $(DEPLOY)/venv
@@ -129,14 +129,14 @@ $(DEPLOY)/.ready: requirements/deploy.lock tests/deploy/grafana/package.json
 	@cd $(DEPLOY)/node && npm install --silent --no-audit --no-fund --ignore-scripts || echo "Grafana's types cannot be installed here"
 	@touch $@
 
-test-deploy: $(READY) $(DEPLOY)/.ready ## images, compose, Kubernetes and monitoring, checked without running them
+test-deploy: $(READY) $(DEPLOY)/.ready ## check images, compose, Kubernetes and monitoring files without running them
 	$(BIN)/python -m tests.deploy.check
 	CALOPD_TEST_DEPLOY=tools $(BIN)/python -m pytest -q tests/deploy
 
-test-compose: $(READY) ## with a Docker engine: the CPU stack brought up, trained to its end, killed role by role, taken down
+test-compose: $(READY) ## with a Docker engine: start the CPU stack, train to the end, kill each role, stop it
 	CALOPD_TEST_DEPLOY=engine $(BIN)/python -m pytest -s --timeout=3600 tests/deploy/test_rendezvous.py tests/deploy/test_stack.py
 
-lock: ## write requirements/cpu.lock from the environment as it is
+lock: ## write requirements/cpu.lock from the current environment
 	@{ sed -n '/^#/p' requirements/cpu.lock; $(BIN)/pip freeze --exclude-editable --all | grep -viE '^(#|-e|calopd|pip=)' | sed 's/+cpu//' | sort -f; } > build.lock && mv build.lock requirements/cpu.lock
 
 clean: ## remove the environment, runs and caches

