@@ -1,4 +1,4 @@
-"""`calopd eval` as a user types it: killed and taken up again, on several replicas, on what a run left."""
+"""`calopd eval` as a user types it: killed and resumed, on several replicas, on what a run left."""
 
 import json
 import subprocess
