@@ -117,12 +117,13 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """A scored response: what a ticket becomes."""
+    """A scored response: the result of a ticket."""
 
     ticket: Ticket
     prompt_ids: np.ndarray
     sample: Sample
     scores: Scores | None
+    """None for an evaluation, and in the rollout, which passes the teacher's message on without decoding it."""
     correct: bool
     answered_after_think: bool
     sampler: str

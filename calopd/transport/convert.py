@@ -1,10 +1,12 @@
-"""The one converter between the types of the library and the protobuf messages of the wire."""
+"""Conversion between the library's types and protobuf messages. Each type is converted here and nowhere else."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
-from calopd.core.errors import InvalidRequest
+from calopd.core.errors import InvalidRequest, UnhealthyTeacher
+from calopd.core.score_checks import check_scores
 from calopd.core.types import LOGPROBS_ONLY, Sample, Sampling, ScoreOptions, Scores, Ticket, TopK, Trajectory
 from calopd.transport.v1 import queue_pb2, teacher_scorer_pb2
 
@@ -104,6 +106,28 @@ def scores_from_message(message: teacher_scorer_pb2.ScoreResponse) -> Scores:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class ReceivedScores:
+    """The teacher's answer as received: checked in place, passed on unchanged, decoded only to read its numbers."""
+
+    message: teacher_scorer_pb2.ScoreResponse
+
+    def check(self, request: teacher_scorer_pb2.ScoreRequest, vocabulary_size: int) -> None:
+        """Raise UnhealthyTeacher if this is not an answer to `request`, or if its scores are implausible."""
+        names, expected = ([item.name for item in part] for part in (self.message.scores, request.contexts))
+        if (self.message.trajectory_id, names) != (request.trajectory_id, expected):
+            raise UnhealthyTeacher(
+                f"an answer to {self.message.trajectory_id!r} with contexts {names}, "
+                f"expected {request.trajectory_id!r} with {expected}"
+            )
+        tokens = len(request.response_ids) // IDS.itemsize
+        for score in self.message.scores:
+            check_scores(from_bytes(score.logprobs, LOGPROBS, score.name), tokens, vocabulary_size)
+
+    def decode(self) -> Scores:
+        return scores_from_message(self.message)
+
+
 def ticket_to_message(ticket: Ticket) -> queue_pb2.Ticket:
     return queue_pb2.Ticket(
         run=ticket.run,
@@ -134,7 +158,8 @@ def ticket_from_message(message: queue_pb2.Ticket) -> Ticket:
     )
 
 
-def trajectory_to_bytes(trajectory: Trajectory) -> bytes:
+def trajectory_to_bytes(trajectory: Trajectory, received: ReceivedScores | None = None) -> bytes:
+    """Encode a trajectory; `received` takes the place of its scores and is not decoded."""
     sample = trajectory.sample
     message = queue_pb2.Trajectory(
         ticket=ticket_to_message(trajectory.ticket),
@@ -149,7 +174,9 @@ def trajectory_to_bytes(trajectory: Trajectory) -> bytes:
         worker=trajectory.worker,
         sampling_seconds=sample.seconds,
     )
-    if trajectory.scores is not None:
+    if received is not None:
+        message.scores.CopyFrom(received.message)
+    elif trajectory.scores is not None:
         message.scores.CopyFrom(scores_to_message(trajectory.ticket.id, trajectory.scores))
     return message.SerializeToString()
 

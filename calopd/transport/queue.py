@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from calopd.core.errors import ConfigError
 from calopd.core.types import Ticket, Trajectory
+from calopd.transport.convert import ReceivedScores
 
 _SUFFIX = "_queue"
 _ALIASES = {"rediss": "redis", "unix": "redis"}
@@ -146,8 +147,11 @@ class Queue(ABC):
         """Return how often this ticket has been claimed."""
 
     @abstractmethod
-    def commit(self, claim: Claim, trajectory: Trajectory) -> bool:
-        """Store the result and complete the ticket atomically; False if it has a result or its batch is released."""
+    def commit(self, claim: Claim, trajectory: Trajectory, received: ReceivedScores | None = None) -> bool:
+        """Store the result and complete the ticket atomically; False if it has a result or its batch is released.
+
+        `received` takes the place of `trajectory.scores`: the teacher's message is stored as it came.
+        """
 
     @abstractmethod
     def dead_letter(self, claim: Claim, error: str) -> bool:

@@ -23,6 +23,7 @@ from redis.retry import Retry
 from calopd.core.errors import QueueUnavailable
 from calopd.core.types import EVALUATION, Ticket, Trajectory
 from calopd.transport import convert
+from calopd.transport.convert import ReceivedScores
 from calopd.transport.queue import Announcement, Arrival, Claim, Depth, Queue
 from calopd.transport.v1 import queue_pb2
 
@@ -187,9 +188,9 @@ class RedisQueue(Queue):
         pending = self.client.xpending_range(stream, GROUP, min=claim.entry, max=claim.entry, count=1)
         return int(pending[0]["times_delivered"]) if pending else 0
 
-    def commit(self, claim: Claim, trajectory: Trajectory) -> bool:
+    def commit(self, claim: Claim, trajectory: Trajectory, received: ReceivedScores | None = None) -> bool:
         tokens = len(trajectory.prompt_ids) + len(trajectory.sample.response_ids)
-        return self._finish(claim, convert.trajectory_to_bytes(trajectory), tokens, "")
+        return self._finish(claim, convert.trajectory_to_bytes(trajectory, received), tokens, "")
 
     def dead_letter(self, claim: Claim, error: str) -> bool:
         return self._finish(claim, b"", 0, error)

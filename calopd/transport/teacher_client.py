@@ -11,7 +11,6 @@ import numpy as np
 from prometheus_client import Counter
 
 from calopd.core.errors import EngineFailed, InvalidRequest, UnhealthyTeacher
-from calopd.core.score_checks import check_scores
 from calopd.core.types import LOGPROBS_ONLY, ScoreOptions, Scores
 from calopd.models.tokenizers import check_same_vocabulary, fingerprint
 from calopd.transport import auth, convert
@@ -89,7 +88,17 @@ class TeacherClient:
         contexts: Mapping[str, np.ndarray],
         options: ScoreOptions = LOGPROBS_ONLY,
     ) -> Scores:
-        """Scores of one response under all contexts; waits as long as no teacher can be reached or has room."""
+        """Return the scores of one response under all contexts; see `request_scores`."""
+        return (await self.request_scores(trajectory_id, response_ids, contexts, options)).decode()
+
+    async def request_scores(
+        self,
+        trajectory_id: str,
+        response_ids: np.ndarray,
+        contexts: Mapping[str, np.ndarray],
+        options: ScoreOptions = LOGPROBS_ONLY,
+    ) -> convert.ReceivedScores:
+        """Request the scores of one response and check them; retries until a teacher can be reached and has room."""
         request = convert.score_request(trajectory_id, response_ids, contexts, options)
         failures = 0
         for attempt in itertools.count():
@@ -97,10 +106,9 @@ class TeacherClient:
                 async with self._slots:
                     stub = next(self._stubs)
                     message = await stub.Score(request, metadata=self._metadata, timeout=self._deadline)
-                scores = convert.scores_from_message(message)
-                for row in scores.logprobs:
-                    check_scores(row, len(response_ids), self._vocabulary_size or 2**31)
-                return scores
+                received = convert.ReceivedScores(message)
+                received.check(request, self._vocabulary_size or 2**31)
+                return received
             except grpc.aio.AioRpcError as error:
                 code, details = error.code(), error.details() or ""
                 if code == grpc.StatusCode.INVALID_ARGUMENT or TOO_LARGE in details:

@@ -20,6 +20,7 @@ from calopd.core.types import Problem, Sample, Ticket, Trajectory
 from calopd.data.answers import answered_after_think, is_correct
 from calopd.models.prompts import Prompts
 from calopd.rundir.policies import verify_policy
+from calopd.transport.convert import ReceivedScores
 from calopd.transport.queue import Claim, Queue
 from calopd.transport.teacher_client import TeacherClient
 from services.rollout import prometheus
@@ -167,8 +168,8 @@ class Worker:
         try:
             if await asyncio.to_thread(self.queue.deliveries, claim) > self.max_deliveries:
                 raise InvalidRequest(f"taken up more than {self.max_deliveries} times without a result")
-            trajectory = await self.write(claim.ticket)
-            fresh = await asyncio.to_thread(self.queue.commit, claim, trajectory)
+            trajectory, scores = await self.write(claim.ticket)
+            fresh = await asyncio.to_thread(self.queue.commit, claim, trajectory, scores)
             prometheus.trajectories.labels("committed" if fresh else "duplicate").inc()
         except (InvalidRequest, ConfigError) as error:
             log.error("ticket %s is set aside: %s", claim.ticket.id, error)
@@ -178,7 +179,7 @@ class Worker:
             log.exception("ticket %s failed and will be taken up again", claim.ticket.id)
             prometheus.failures.labels(type(error).__name__).inc()
 
-    async def write(self, ticket: Ticket) -> Trajectory:
+    async def write(self, ticket: Ticket) -> tuple[Trajectory, ReceivedScores | None]:
         """The trajectory of a ticket: sampled from its policy with its seed, scored, its answer checked."""
         problem = self.prompts.problems.get(ticket.problem_id)
         if problem is None:
@@ -191,20 +192,23 @@ class Worker:
         if ticket.contexts:
             prompts = {name: self.prompts.ids(problem, name) for name in ticket.contexts}
             with prometheus.scoring.track_inprogress(), prometheus.score_seconds.time():
-                scores = await self.teacher.score(ticket.id, sample.response_ids, prompts, ticket.score_options)
+                scores = await self.teacher.request_scores(
+                    ticket.id, sample.response_ids, prompts, ticket.score_options
+                )
         # A thread of its own: odd answers may take seconds, and leases and heartbeats must not wait for them.
         loop = asyncio.get_running_loop()
         correct, after_think = await loop.run_in_executor(self._judges, self._judge, sample, problem)
-        return Trajectory(
+        trajectory = Trajectory(
             ticket=ticket,
             prompt_ids=prompt_ids,
             sample=sample,
-            scores=scores,
+            scores=None,
             correct=correct,
             answered_after_think=after_think,
             sampler=self.sampler.name,
             worker=self.name,
         )
+        return trajectory, scores
 
     def _judge(self, sample: Sample, problem: Problem) -> tuple[bool, bool]:
         text = self.prompts.decode(sample.response_ids)

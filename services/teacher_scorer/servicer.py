@@ -1,4 +1,4 @@
-"""The gRPC surface: validates, delegates to the scheduler, translates errors to status codes."""
+"""The gRPC service: validates requests, delegates to the scheduler, maps errors to status codes."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ import numpy as np
 from calopd.core.contexts import BASE, CONTEXTS
 from calopd.core.errors import CalopdError, Draining, EngineFailed, InvalidRequest, Overloaded, UnhealthyTeacher
 from calopd.core.score_checks import check_scores
-from calopd.core.types import LOGPROBS_ONLY, Scores, TopK
+from calopd.core.types import LOGPROBS_ONLY, Scores
 from calopd.models.tokenizers import fingerprint
 from calopd.transport import auth, convert
 from calopd.transport.v1 import teacher_scorer_pb2 as pb
@@ -84,7 +84,7 @@ class Servicer(TeacherScorerServicer):
     async def ScoreStream(
         self, requests: AsyncIterator[pb.ScoreRequest], context: Any
     ) -> AsyncIterator[pb.ScoreResponse]:
-        """Reads ahead while fewer than a bounded number are under way; answers the moment each is complete."""
+        """Score up to STREAM_IN_FLIGHT requests at once; send each answer when it is complete."""
         answers: asyncio.Queue[pb.ScoreResponse | None] = asyncio.Queue()
         slots = asyncio.Semaphore(STREAM_IN_FLIGHT)
 
@@ -118,7 +118,7 @@ class Servicer(TeacherScorerServicer):
 
     async def _score(self, request: pb.ScoreRequest, client: str = "") -> pb.ScoreResponse:
         if self.draining:
-            raise Draining("this replica is shutting down: ask another one")
+            raise Draining("this replica is shutting down: send the request to another one")
         if self.unhealthy is not None:
             raise self.unhealthy
         sequences = self._validated(request)
@@ -135,7 +135,7 @@ class Servicer(TeacherScorerServicer):
                 self._idle.set()
 
     async def drain(self) -> None:
-        """Take nothing new, and wait until what was accepted is answered."""
+        """Refuse new requests, and wait until the accepted ones are answered."""
         self.draining = True
         if self._open:
             self._idle.clear()
@@ -149,15 +149,12 @@ class Servicer(TeacherScorerServicer):
         for item in request.contexts:
             prometheus.tokens.labels(context_label(item.name)).inc(len(sequences[0].response_ids))
         first = scored[0].scores
-        top_k = None
-        if first.top_ids is not None and first.top_logprobs is not None:
-            top_k = TopK(first.top_ids, first.top_logprobs, first.top_positions)
         scores = Scores(
             names=tuple(item.name for item in request.contexts),
             logprobs=np.stack([part.scores.logprobs for part in scored]),
             teacher_revision=self._engine.revision,
             seconds=sum(part.seconds for part in scored),
-            top_k=top_k,
+            top_k=first.top_k,
             entropy=first.entropy,
         )
         return convert.scores_to_message(request.trajectory_id, scores)
@@ -196,7 +193,7 @@ class Servicer(TeacherScorerServicer):
 
 
 class TokenInterceptor(grpc.aio.ServerInterceptor):
-    """Lets in only calls with the bearer token; health and reflection stay open for probes."""
+    """Refuses calls without the bearer token, except health and reflection."""
 
     def __init__(self, token: str) -> None:
         self._expected = f"Bearer {token}"

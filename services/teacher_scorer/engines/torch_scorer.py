@@ -1,7 +1,8 @@
-"""Scoring with transformers: packed batches, LM head on response rows only, in tiles, never holding [T, V]."""
+"""Scoring with transformers: packed batches; the LM head runs on response rows only, in tiles of the vocabulary."""
 
 import logging
 import time
+from itertools import pairwise
 from typing import Self
 
 import numpy as np
@@ -22,7 +23,7 @@ AttentionInterface.register(ATTENTION, attend)
 
 
 CHUNK_AND_TILE = {"cpu": (512, 4_096), "cuda": (4_096, 16_384)}
-"""Rows and vocabulary entries of one tile of logits: a CPU's caches hold it, a GPU is kept busy by it."""
+"""Rows and vocabulary entries of one tile of logits: small enough for a CPU's caches, large enough for a GPU."""
 
 
 class TorchScorer:
@@ -65,7 +66,7 @@ class TorchScorer:
             input_ids=packed.ids, position_ids=packed.positions, use_cache=False, packed=packed
         ).last_hidden_state[0]
         middle = time.perf_counter()
-        # The score of response token j is read at the row before it.
+        # The row before response token j predicts it.
         rows = [own[len(s.prompt_ids) - 1 :] for own, s in zip(packed.rows, sequences, strict=True)]
         out: list[SequenceScores | None] = [None] * len(sequences)
         for options in {sequence.options for sequence in sequences}:
@@ -88,7 +89,7 @@ class TorchScorer:
         members: list[int],
         options: ScoreOptions,
     ) -> list[SequenceScores]:
-        """The head over all rows of some sequences at once, and its scores cut apart again."""
+        """Score all rows of some sequences at once, and split the result by sequence."""
         targets = np.concatenate([sequences[i].response_ids for i in members]).astype(np.int64)
         scores = score_targets(
             hidden_TH,
@@ -98,33 +99,9 @@ class TorchScorer:
             rows=self._chunk,
             tile=self._tile,
         )
-        logprobs, top_ids, top_logprobs, entropies, positions = (
-            None if tensor is None else tensor.cpu().numpy()
-            for tensor in (
-                scores.logprobs,
-                scores.top_ids,
-                scores.top_logprobs,
-                scores.entropy,
-                scores.top_positions,
-            )
-        )
-        assert logprobs is not None
-        out = []
-        end = 0
-        for i in members:
-            start, end = end, end + len(sequences[i].response_ids)
-            # Without positions, the rows of the top-k are those of the tokens.
-            low, high = (start, end) if positions is None else np.searchsorted(positions, (start, end))
-            out.append(
-                SequenceScores(
-                    logprobs[start:end],
-                    None if top_ids is None else top_ids[low:high],
-                    None if top_logprobs is None else top_logprobs[low:high],
-                    None if entropies is None else entropies[start:end],
-                    None if positions is None else positions[low:high] - start,
-                )
-            )
-        return out
+        found = SequenceScores.of(scores)
+        ends = np.cumsum([len(sequences[i].response_ids) for i in members]).tolist()
+        return [found.rows(start, end) for start, end in pairwise([0, *ends])]
 
     @torch.inference_mode()
     def reference(self, sequence: SequenceToScore) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Scoring with vLLM: tensor and expert parallel, quantised. The log-probabilities are computed inside the worker.
 
-Stock `prompt_logprobs` runs the LM head on prompt rows too, holds [scheduled tokens, V], builds a dict a token, and
-never reads the prefix cache. Here the worker scores the response rows where they are, and hands out arrays.
+Stock `prompt_logprobs` runs the LM head on prompt rows too, holds [scheduled tokens, V], builds one dict per token, and
+never reads the prefix cache. Here a worker extension scores the response rows in place and returns arrays.
 """
 
 import itertools
@@ -43,7 +43,10 @@ class ResponseScorer:
         runner._get_prompt_logprobs_dict = score_prompt_rows
 
     def take_scores(self) -> dict[int, list[dict[str, np.ndarray]]]:
-        """What was scored since the last call: parts of each sequence, in its order."""
+        """Return what was scored since the last call: the parts of each sequence in order, as dicts of arrays.
+
+        vLLM serializes results between processes: dicts pass, classes do not.
+        """
         parts, self._parts = dict(self._parts), defaultdict(list)
         return parts
 
@@ -68,11 +71,11 @@ class ResponseScorer:
                 ScoreOptions(**task["options"]),
             )
             if scores is not None:
-                self._parts[task["key"]].append(_arrays(scores, first - (task["prompt_tokens"] - 1)))
+                self._parts[task["key"]].append(SequenceScores.of(scores).arrays())
 
 
 def _head(model: Any, hidden_TH: torch.Tensor, targets_T: torch.Tensor, options: ScoreOptions) -> HeadScores | None:
-    """Scores by the head's weight where this worker holds it whole and plain, else by the model's own logits."""
+    """Scores from the head's weight if this worker has all of it, unquantized; else from the model's own logits."""
     from vllm.distributed import get_tensor_model_parallel_world_size
     from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
 
@@ -87,19 +90,8 @@ def _head(model: Any, hidden_TH: torch.Tensor, targets_T: torch.Tensor, options:
         and getattr(head, "bias", None) is None
     ):
         return score_targets(hidden_TH, head.weight[: processor.org_vocab_size], targets_T, options)
-    # With tensor parallelism the logits come together on the first rank only.
+    # With tensor parallelism only the first rank has the logits.
     return score_logits(lambda rows: model.compute_logits(hidden_TH[rows]), targets_T, options)
-
-
-def _arrays(scores: HeadScores, shift: int) -> dict[str, np.ndarray]:
-    found = {
-        "logprobs": scores.logprobs,
-        "top_ids": scores.top_ids,
-        "top_logprobs": scores.top_logprobs,
-        "entropy": scores.entropy,
-        "top_positions": None if scores.top_positions is None else scores.top_positions + shift,
-    }
-    return {name: tensor.cpu().numpy() for name, tensor in found.items() if tensor is not None}
 
 
 class VllmScorer:
@@ -168,7 +160,7 @@ class VllmScorer:
         start = time.perf_counter()
         salt = f"{next(self._keys)}"
         scores = self._pass(sequences, [salt] * len(sequences))
-        # Where the cache held rows of a response, nothing was computed for them: once more, and on their own.
+        # Response rows found in the prefix cache were not computed: repeat these sequences without sharing.
         lacking = [i for i, (own, s) in enumerate(zip(scores, sequences, strict=True)) if own is None]
         again = self._pass([sequences[i] for i in lacking], [f"{salt}/{i}" for i in lacking]) if lacking else []
         for i, own in zip(lacking, again, strict=True):
@@ -181,7 +173,7 @@ class VllmScorer:
         )
 
     def _pass(self, sequences: list[SequenceToScore], salts: list[str]) -> list[SequenceScores | None]:
-        """Scores of all; None where not every row was computed."""
+        """Scores of all sequences; None for those of which some rows were not computed."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -211,7 +203,7 @@ class VllmScorer:
         return [_joined(parts.get(key, []), len(s.response_ids)) for key, s in zip(keys, sequences, strict=True)]
 
     def _run(self) -> int:
-        """Step until all is done; the tokens that the prefix cache had."""
+        """Step until all requests are complete; return the tokens found in the prefix cache."""
         cached = 0
         while self._engine.has_unfinished_requests():
             for output in self._engine.step():
@@ -237,4 +229,4 @@ class VllmScorer:
 def _joined(parts: list[dict[str, np.ndarray]], tokens: int) -> SequenceScores | None:
     if sum(len(part["logprobs"]) for part in parts) != tokens:
         return None
-    return SequenceScores(**{name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
+    return SequenceScores.joined([SequenceScores(**part) for part in parts])

@@ -1,14 +1,20 @@
+import dataclasses
+import functools
+import itertools
 import math
 
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 
 from calopd.core.errors import UnhealthyTeacher
+from calopd.core.lm_head import HeadScores, score_targets
 from calopd.core.score_checks import check_scores
+from calopd.core.types import ScoreOptions
 from services.teacher_scorer.engines.packing import MAX_PADDING, pack
-from services.teacher_scorer.engines.scoring_engine import SequenceToScore
+from services.teacher_scorer.engines.scoring_engine import SequenceScores, SequenceToScore
 from services.teacher_scorer.fair_queue import FairQueue, Request, tokens_of
 
 SEQUENCES = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=12), min_size=1, max_size=12)
@@ -121,3 +127,33 @@ def test_a_bad_teacher_is_refused_with_the_reason(scores, tokens, reason):
     check_scores(HEALTHY, 80, 1000)
     with pytest.raises(UnhealthyTeacher, match=reason):
         check_scores(scores, tokens, 1000)
+
+
+@functools.cache
+def head_scores(tokens: int, options: ScoreOptions) -> HeadScores:
+    draw = torch.Generator().manual_seed(tokens)
+    hidden, weight = torch.randn(tokens, 6, generator=draw), torch.randn(20, 6, generator=draw)
+    return score_targets(hidden, weight, torch.arange(tokens) % 20, options)
+
+
+@pytest.mark.parametrize(
+    "options", [ScoreOptions(), ScoreOptions(3), ScoreOptions(3, want_entropy=True), ScoreOptions(3, True, 1.9)]
+)
+@given(cuts=st.lists(st.integers(0, 12), max_size=4))
+def test_scores_cut_into_rows_and_joined_again_are_the_same(options, cuts):
+    whole = SequenceScores.of(head_scores(12, options))
+    parts = [whole.rows(start, end) for start, end in itertools.pairwise([0, *sorted(cuts), 12])]
+    joined = SequenceScores.joined(parts)
+    assert joined.arrays().keys() == whole.arrays().keys()
+    for name, values in whole.arrays().items():
+        assert np.array_equal(values, joined.arrays()[name])
+    for part in parts:
+        if part.top_positions is not None:
+            assert len(part.top_ids) == len(part.top_logprobs) == len(part.top_positions)
+            assert all(0 <= position < len(part.logprobs) for position in part.top_positions)
+
+
+def test_scores_of_a_sequence_have_the_fields_of_the_head():
+    names = [{field.name for field in dataclasses.fields(cls)} for cls in (HeadScores, SequenceScores)]
+    assert names[0] - names[1] == {"forward_kl"}, "used by the learner only"
+    assert names[1] <= names[0]
