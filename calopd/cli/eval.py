@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from calopd.core.errors import ConfigError
+from calopd.core.types import Sampling
 from calopd.evaluation import accuracy_tables
 from calopd.evaluation.benchmarks import load_benchmarks
 from calopd.evaluation.evaluated_models import Model, resolve
@@ -48,7 +49,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
 
 
 def _settings(arguments: argparse.Namespace, model: Model) -> Settings:
-    names = ["n", "seed", "temperature", "top_p", "max_tokens", "max_prompt_tokens", "thinking", "engine", "dtype"]
+    names = ["n", "seed", "max_prompt_tokens", "thinking", "engine", "dtype"]
     names += ["in_flight", "tensor_parallel_size", "cpu_kv_cache_gib"]
     return Settings(
         label=model.label,
@@ -56,6 +57,7 @@ def _settings(arguments: argparse.Namespace, model: Model) -> Settings:
         weights=str(model.weights) if model.weights else None,
         weights_sha256=_digest(model),
         version=model.version,
+        sampling=Sampling.of(arguments),
         **{name: getattr(arguments, name) for name in names},
     )
 

@@ -14,7 +14,8 @@ policy        the student's weights after a number of optimizer steps, its versi
 Axis suffixes: _B trajectories, _T tokens, _C contexts, _V vocabulary, _K top-k, _H hidden.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Self
 
 import numpy as np
 
@@ -29,9 +30,17 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
+    """The parameters of sampling one response."""
+
     temperature: float = 1.0
     top_p: float = 1.0
+    """Sample from the smallest set of tokens with this probability."""
     max_tokens: int = 16_384
+
+    @classmethod
+    def of(cls, source: object) -> Self:
+        """Read each parameter from the attribute of the same name: of a configuration section, parsed arguments."""
+        return cls(**{field.name: getattr(source, field.name) for field in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True)

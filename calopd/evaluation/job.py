@@ -4,16 +4,19 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, Self
 
 from calopd.core.errors import ConfigError
-from calopd.core.types import Problem
+from calopd.core.types import Problem, Sampling
 from calopd.evaluation.benchmarks import Benchmark
 from calopd.evaluation.layout import EvaluationDir
 from calopd.rundir.files import read_lines, write_json
 
 _FREE = ("label", "n", "in_flight", "tensor_parallel_size", "cpu_kv_cache_gib")
 """Settings that may change when an evaluation is resumed; all others determine the samples."""
+
+
+PAPER_SAMPLING = Sampling(temperature=0.6, top_p=0.95, max_tokens=20_480)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +30,7 @@ class Settings:
     version: int | None
     n: int = 16
     seed: int = 0
-    temperature: float = 0.6
-    top_p: float = 0.95
-    max_tokens: int = 20_480
+    sampling: Sampling = PAPER_SAMPLING
     max_prompt_tokens: int = 2_048
     thinking: bool = True
     engine: str = "vllm"
@@ -37,6 +38,18 @@ class Settings:
     in_flight: int = 256
     tensor_parallel_size: int = 1
     cpu_kv_cache_gib: int = 1
+
+    def to_json(self) -> dict[str, Any]:
+        """One flat mapping, with the sampling parameters among the others."""
+        values = asdict(self)
+        sampling = values.pop("sampling")
+        return values | sampling
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        sampling = {field.name: values[field.name] for field in fields(Sampling)}
+        rest = {name: value for name, value in values.items() if name not in sampling}
+        return cls(**rest, sampling=Sampling(**sampling))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +93,11 @@ class Job:
             }
             for b in self.benchmarks
         ]
-        write_json(file, {"settings": asdict(self.settings), "benchmarks": benchmarks})
+        write_json(file, {"settings": self.settings.to_json(), "benchmarks": benchmarks})
 
     def _check_same(self, saved: dict[str, Any], directory: EvaluationDir) -> None:
-        ours = asdict(self.settings)
-        for name in (f.name for f in fields(Settings) if f.name not in _FREE):
+        ours = self.settings.to_json()
+        for name in (name for name in ours if name not in _FREE):
             if saved["settings"].get(name) != ours[name]:
                 raise ConfigError(
                     f"{directory} contains samples with {name} = {saved['settings'].get(name)}, not {ours[name]}: "
@@ -107,7 +120,7 @@ def load_job(directory: EvaluationDir) -> Job:
         Benchmark(b["name"], b["source"], tuple(Problem(p["id"], p["problem"], p["answer"]) for p in b["problems"]))
         for b in saved["benchmarks"]
     ]
-    return Job(Settings(**saved["settings"]), benchmarks)
+    return Job(Settings.from_json(saved["settings"]), benchmarks)
 
 
 def sample_seed(seed: int, benchmark: str, problem_id: str, sample: int) -> int:

@@ -1,10 +1,11 @@
 """Comparison of several evaluations: check that they are comparable, and compute paired differences."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from calopd.core.errors import ConfigError
 from calopd.core.statistics import Difference, Estimate, average, difference
+from calopd.core.types import Sampling
 from calopd.evaluation.results import MEAN, Results
 
 TEACHER = "teacher"
@@ -89,7 +90,7 @@ def _check_comparable(one: Results, other: Results) -> None:
                 f"{one.label} and {other.label} were evaluated on different versions of {name}: "
                 "evaluate both on the same problems"
             )
-    for setting in ("n", "temperature", "top_p", "max_tokens"):
+    for setting in ("n", *(field.name for field in fields(Sampling))):
         if one.settings[setting] != other.settings[setting]:
             raise ConfigError(
                 f"{one.label} was sampled with {setting} = {one.settings[setting]}, {other.label} with "

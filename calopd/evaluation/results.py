@@ -136,7 +136,7 @@ def write_results(job: Job, directory: EvaluationDir) -> Results:
                 row = found[benchmark.name, problem.id, number]
                 samplers.add(row["sampler"])
                 benchmarks[benchmark.name]["samples"].append({key: row[key] for key in _SAMPLE})
-    settings = {key: value for key, value in asdict(job.settings).items() if key != "label"}
+    settings = {key: value for key, value in job.settings.to_json().items() if key != "label"}
     settings["samplers"] = sorted(samplers)
     results = Results(job.settings.label, settings, list(benchmarks.values()))
     summaries = [asdict(row) for row in results.summaries()]

@@ -8,7 +8,7 @@ import socket
 import sys
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,16 +77,13 @@ def collect(config: Config, directory: Path, goal: Goal, *, chosen: str | None, 
         preflight.check_port("teacher.metrics_port", config.teacher.metrics_port)
     if recorded is not None:
         goal = goal.at_most(count_recorded(recorded))
-    sampling = config.rollout.sampling
     study.begin(
         student=config.student.path,
         teacher=config.teacher.path,
         data=str(config.data.train),
         contexts=contexts,
         seed=config.run.seed,
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        max_tokens=sampling.max_tokens,
+        **asdict(config.rollout.sampling),
         placement=config.method.placement,
         recorded=None if recorded is None else str(recorded),
     )

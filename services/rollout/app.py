@@ -1,6 +1,7 @@
 """The HTTP surface of a rollout replica."""
 
 import asyncio
+from dataclasses import replace
 from typing import Annotated, Any
 
 import torch
@@ -73,9 +74,9 @@ def create_app(worker: Worker, method: MethodSection, max_tokens: int, run: str)
 
     @app.post("/v1/generate", dependencies=[Depends(check_token)])
     async def generate(request: GenerateRequest) -> dict[str, Any]:
-        limit = min(request.max_tokens or max_tokens, max_tokens)
         problem = Problem("adhoc", request.problem, request.answer or "", request.solution)
-        sampling = Sampling(request.temperature, request.top_p, limit)
+        limit = min(request.max_tokens or max_tokens, max_tokens)
+        sampling = replace(Sampling.of(request), max_tokens=limit)
         try:
             ids = worker.prompts.ids(problem)
             sample = await asyncio.wrap_future(worker.sampler.sample(SampleRequest(ids, sampling, request.seed)))

@@ -11,7 +11,7 @@ import pytest
 
 from calopd.core.errors import ConfigError
 from calopd.core.statistics import average, bootstrap, difference, majority_score
-from calopd.core.types import Problem
+from calopd.core.types import Problem, Sampling
 from calopd.evaluation import accuracy_tables
 from calopd.evaluation.benchmarks import Benchmark, load_benchmark, load_benchmarks
 from calopd.evaluation.evaluated_models import resolve
@@ -67,7 +67,7 @@ def test_majority(answers, correct, score):
     assert majority_score(answers, correct) == score
 
 
-SETTINGS = Settings("student", "some/model", None, "abc", None, n=2, max_tokens=50)
+SETTINGS = Settings("student", "some/model", None, "abc", None, n=2, sampling=Sampling(0.6, 0.95, 50))
 PROBLEMS = tuple(Problem(f"p{i}", f"What is {i} < & </script>?", str(i)) for i in range(20))
 
 
@@ -134,7 +134,7 @@ def test_samples_of_other_settings_are_not_mixed_in(tmp_path):
     values = {f: getattr(SETTINGS, f) for f in Settings.__slots__}
     Job(Settings(**{**values, "n": 4, "in_flight": 3}), job.benchmarks).save(EvaluationDir(tmp_path))
     with pytest.raises(ConfigError, match=r"samples with temperature = 0.6, not 1.0: choose another --out"):
-        Job(Settings(**{**values, "temperature": 1.0}), job.benchmarks).save(EvaluationDir(tmp_path))
+        Job(Settings(**{**values, "sampling": Sampling(1.0, 0.95, 50)}), job.benchmarks).save(EvaluationDir(tmp_path))
     with pytest.raises(ConfigError, match="weights_sha256 = abc, not def"):
         Job(Settings(**{**values, "weights_sha256": "def"}), job.benchmarks).save(EvaluationDir(tmp_path))
     other = Benchmark("easy", "easy", (Problem("p0", "another", "0"),))
@@ -181,7 +181,7 @@ def test_exports(tmp_path):
 
 def test_what_cannot_be_compared_is_refused(tmp_path):
     (student,) = results_of(tmp_path, student=0.3)
-    warm = {f: getattr(SETTINGS, f) for f in Settings.__slots__} | {"temperature": 1.0}
+    warm = {f: getattr(SETTINGS, f) for f in Settings.__slots__} | {"sampling": Sampling(1.0, 0.95, 50)}
     other = write_results(
         sampled(tmp_path / "warm", "warm", 0.3, settings=Settings(**warm)), EvaluationDir(tmp_path / "warm")
     )

@@ -24,4 +24,4 @@ class EvaluationSection(Section):
 
     @property
     def sampling(self) -> Sampling:
-        return Sampling(self.temperature, self.top_p, self.max_tokens)
+        return Sampling.of(self)

@@ -45,4 +45,4 @@ class RolloutSection(Section):
 
     @property
     def sampling(self) -> Sampling:
-        return Sampling(self.temperature, self.top_p, self.max_tokens)
+        return Sampling.of(self)

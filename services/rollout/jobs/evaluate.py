@@ -34,15 +34,13 @@ def evaluate(directory: EvaluationDir, replica: int, replicas: int, threads: int
             {
                 "engine": settings.engine,
                 "dtype": settings.dtype,
-                "temperature": settings.temperature,
-                "top_p": settings.top_p,
-                "max_tokens": settings.max_tokens,
                 "max_in_flight": settings.in_flight,
                 "tensor_parallel_size": settings.tensor_parallel_size,
                 "cpu_kv_cache_gib": settings.cpu_kv_cache_gib,
                 "threads": threads,
             }
         ),
+        settings.sampling,
         max_prompt_tokens=settings.max_prompt_tokens,
         seed=settings.seed,
         weights=weights,

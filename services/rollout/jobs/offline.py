@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from calopd.config.sections import RolloutSection
-from calopd.core.types import Problem, Sample
+from calopd.core.types import Problem, Sample, Sampling
 from calopd.models.prompts import Prompts
 from calopd.models.tokenizers import load_tokenizer, stop_ids
 from services.rollout.engines import build_engine
@@ -23,7 +23,8 @@ class OfflineSampler:
     def __init__(
         self,
         path: str,
-        settings: RolloutSection,
+        rollout: RolloutSection,
+        sampling: Sampling,
         *,
         max_prompt_tokens: int,
         seed: int = 0,
@@ -39,10 +40,10 @@ class OfflineSampler:
             max_context_tokens=max_prompt_tokens,
             template_options={} if thinking else {"enable_thinking": False},
         )
-        self._settings = settings
-        longest = max_prompt_tokens + settings.max_tokens + 1
+        self._sampling, self._in_flight = sampling, rollout.max_in_flight
+        longest = max_prompt_tokens + sampling.max_tokens + 1
         stops = stop_ids(path, tokenizer)
-        engine = build_engine(path, settings, stop_ids=stops, max_model_len=longest, seed=seed)
+        engine = build_engine(path, rollout, stop_ids=stops, max_model_len=longest, seed=seed)
         self.name = engine.name
         self._loop = SamplingLoop(engine)
         if weights is not None:
@@ -56,13 +57,13 @@ class OfflineSampler:
 
         def submit() -> int:
             for key, problem, seed in waiting:
-                request = SampleRequest(self.prompts.ids(problem), self._settings.sampling, seed)
+                request = SampleRequest(self.prompts.ids(problem), self._sampling, seed)
                 future = self._loop.sample(request)
                 future.add_done_callback(lambda done, key=key: completed.put((key, done)))  # type: ignore[misc]
                 return 1
             return 0
 
-        for _ in range(self._settings.max_in_flight):
+        for _ in range(self._in_flight):
             running += submit()
         while running:
             key, future = completed.get()

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from calopd.config.sections import RolloutSection
-from calopd.core.types import Problem
+from calopd.core.types import Problem, Sampling
 from calopd.data.answers import is_correct
 from calopd.data.problems import load_problems
 from calopd.rundir.files import Journal, read_lines, write_lines
@@ -41,18 +41,16 @@ def solve(arguments: argparse.Namespace) -> tuple[int, int]:
 
 
 def _attempt(arguments: argparse.Namespace, problems: list[Problem], journal: Journal, *, done: int) -> None:
-    settings = RolloutSection(
+    rollout = RolloutSection(
         engine=arguments.engine,
         dtype=arguments.dtype,
-        temperature=arguments.temperature,
-        top_p=arguments.top_p,
-        max_tokens=arguments.max_tokens,
         max_in_flight=arguments.in_flight,
         tensor_parallel_size=arguments.tensor_parallel_size,
     )
     sampler = OfflineSampler(
         arguments.model,
-        settings,
+        rollout,
+        Sampling.of(arguments),
         max_prompt_tokens=arguments.max_prompt_tokens,
         seed=arguments.seed,
         thinking=False,
