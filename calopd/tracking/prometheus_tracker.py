@@ -27,8 +27,9 @@ class LastStep(Collector):
         self.values = self.values | values
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
+        values = self.values  # one step, even if the next one ends meanwhile
         for metric in step_metrics.METRICS:
-            yield from _gauge(metric, self.values)
+            yield from _gauge(metric, values)
 
 
 def _gauge(metric: step_metrics.Metric, values: dict[str, float]) -> Iterator[GaugeMetricFamily]:

@@ -1,19 +1,28 @@
-"""TensorBoard event files in `tensorboard/` of the run's directory; tags are the keys of metrics.jsonl."""
+"""TensorBoard event files in `tensorboard/` of the run's directory; tags are the keys of metrics.jsonl.
+
+A resumed run is written again from metrics.jsonl: not every reader of event files respects `purge_step`.
+"""
 
 from torch.utils.tensorboard import SummaryWriter
 
+from calopd.rundir.files import read_lines
 from calopd.tracking.tracker import Line, TrackedRun, Tracker, measured
 
 
 class TensorBoardTracker(Tracker):
     def __init__(self, run: TrackedRun) -> None:
-        # TensorBoard drops what earlier event files have from `purge_step` on.
-        self._writer = SummaryWriter(run.directory.tensorboard, purge_step=run.first_step or None)
+        folder = run.directory.tensorboard
+        for earlier in folder.glob("events.out.tfevents.*"):
+            earlier.unlink()
+        # The purge is for a TensorBoard that is open: it drops what it read from the earlier files.
+        self._writer = SummaryWriter(str(folder), purge_step=0 if run.first_step else None)
+        for line in read_lines(run.directory.metrics):
+            self.record(line)
 
     def record(self, line: Line) -> None:
         for key, value in measured(line).items():
+            # The new style has double precision; the old one would round to single.
             self._writer.add_scalar(key, value, line["step"], new_style=True, double_precision=True)
-        # Before the checkpoint of the step: a step of a checkpoint is not recorded again.
         self._writer.flush()
 
     def close(self) -> None:
