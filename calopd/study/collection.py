@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from calopd.config import Config, preflight
+from calopd.config.ports import check_port
 from calopd.core.contexts import BASE, probe_names
 from calopd.core.errors import ConfigError
 from calopd.local.supervisor import Process, Supervisor
@@ -73,8 +74,8 @@ def collect(config: Config, directory: Path, goal: Goal, *, chosen: str | None, 
     preflight.check_model("student.path", config.student.path)
     if not config.teacher.addresses:
         preflight.check_model("teacher.path", config.teacher.path)
-        preflight.check_port("teacher.port", config.teacher.port)
-        preflight.check_port("teacher.metrics_port", config.teacher.metrics_port)
+        check_port("teacher.port", config.teacher.port)
+        check_port("teacher.metrics_port", config.teacher.metrics_port)
     if recorded is not None:
         goal = goal.at_most(count_recorded(recorded))
     study.begin(

@@ -4,10 +4,13 @@ from typing import Any
 
 from calopd.config.load import ENV_PREFIX
 from calopd.config.schema import Config
+from calopd.config.sections import MethodSection
 from calopd.config.sections.base import FIXED_IN_RUN
+from calopd.core import methods as methods_package
 from calopd.core.environment import OTHER_VARIABLES, VARIABLES, Variable
+from calopd.core.methods import METHODS, Method
 from docs.generators.markdown import code, table
-from docs.generators.settings import settings_of_section
+from docs.generators.settings import settings_of_dataclass, settings_of_section, shown_value
 
 INTRODUCTION = """\
 # Configuration
@@ -53,6 +56,19 @@ A file that is mounted into a container needs its base beside it. The compose fi
 `configs/paper.toml` together with the chosen file.
 """
 
+SETTINGS_OF_METHODS = """\
+### Settings of each method
+
+These are keys of `[method]` too. A setting of another method is refused; if `--set method.name=...` or a file that
+extends another one chooses a different method, the settings of the earlier one are dropped.
+"""
+
+RECIPES_OF_METHODS = """\
+### Recipe of each method
+
+Defaults from the paper that depend on the method. A value in the configuration takes precedence.
+"""
+
 
 def page() -> str:
     parts = [INTRODUCTION, *(_section(name) for name in Config.model_fields), _environment()]
@@ -65,7 +81,39 @@ def _section(name: str) -> str:
     paragraphs = [f"## [{name}]", section.__doc__ or ""]
     if FIXED_IN_RUN in field.metadata:
         paragraphs.append("All settings of this section are *fixed in a run*.")
-    return "\n\n".join(paragraphs) + "\n\n" + settings_of_section(section)
+    text = "\n\n".join(paragraphs) + "\n\n" + settings_of_section(section)
+    return text + "\n" + _methods() if section is MethodSection else text
+
+
+def _methods() -> str:
+    """The settings and the recipe of each method; methods with the same settings share a table."""
+    methods = _shipped_methods()
+    sharing: dict[type, list[str]] = {}
+    for method in methods:
+        sharing.setdefault(method.settings, []).append(code(method.name))
+    parts = [SETTINGS_OF_METHODS]
+    for settings, names in sharing.items():
+        own = settings_of_dataclass(settings) or "None.\n"
+        parts.append(f"#### {', '.join(names)}\n\n{own}")
+    recipes = table(("Method", "Defaults"), ((code(method.name), _recipe(method)) for method in methods))
+    return "\n".join([*parts, RECIPES_OF_METHODS, recipes])
+
+
+def _shipped_methods() -> list[Method[Any]]:
+    """The methods of the package, without those that a user's file has added."""
+    package = methods_package.__name__ + "."
+    shipped = (method for method in METHODS.values() if method.advantage.__module__.startswith(package))
+    return sorted(shipped, key=lambda method: method.name)
+
+
+def _recipe(method: Method[Any]) -> str:
+    recipe = method.recipe
+    values = {
+        "method.clamp": "none" if recipe.clamp is None else recipe.clamp,
+        "method.loss_agg_mode": recipe.loss_agg_mode,
+        **{f"learner.{key}": value for key, value in recipe.learner.items()},
+    }
+    return ", ".join(code(f"{key} = {shown_value(value)}") for key, value in values.items())
 
 
 def _environment() -> str:

@@ -104,7 +104,7 @@ def test_a_resumed_run_keeps_what_makes_it_that_run(minimal):
 
 
 def sections():
-    return [(name, field.annotation) for name, field in Config.model_fields.items() if name != "method"]
+    return [(name, field.annotation) for name, field in Config.model_fields.items()]
 
 
 @pytest.mark.parametrize(("name", "section"), sections(), ids=[name for name, _ in sections()])
@@ -116,10 +116,10 @@ def test_every_setting_has_a_meaning(name, section):
 
 def test_the_settings_that_a_resumed_run_keeps():
     fixed = {f"{name}.{key}" for name, section in sections() for key in section.model_fields if is_fixed(name, key)}
-    assert {key for key in fixed if not key.startswith(("data.", "student."))} == {
+    assert {key for key in fixed if not key.startswith(("data.", "student.", "method."))} == {
         "run.name", "run.dir", "run.seed", "teacher.path", "rollout.temperature", "rollout.top_p",
         "rollout.max_tokens", "learner.trajectories", "learner.samples", "learner.lora_rank", "learner.lora_alpha",
         "learner.lora_targets",
     }  # fmt: skip
-    assert {"data.train", "student.path"} <= fixed
-    assert is_fixed("method", "name")
+    assert {"data.train", "student.path", "method.name"} <= fixed
+    assert is_fixed("method", "relaxation")

@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import Field
@@ -12,9 +12,10 @@ from pydantic import Field
 from calopd.config import Config
 from calopd.config.sections.base import Port
 from calopd.core.environment import VARIABLES
+from calopd.core.methods import METHODS, Method
 from docs import generate
 from docs.generators import configuration
-from docs.generators.settings import in_words, settings_of_dataclass
+from docs.generators.settings import docstrings, in_words, settings_of_dataclass
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,6 +45,20 @@ def test_every_setting_is_on_the_page() -> None:
         (part,) = (part for part in parts if part.startswith(f"[{name}]"))
         for key in getattr(field.annotation, "model_fields", {}):
             assert f"| `{key}` |" in part
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_every_setting_of_a_method_has_a_meaning_and_is_on_the_page(method: Method[Any]) -> None:
+    meanings, page = docstrings(method.settings), configuration.page()
+    for field in fields(method.settings):
+        assert meanings.get(field.name), f"write a docstring below {method.settings.__name__}.{field.name}"
+        assert f"| `{field.name}` |" in page
+
+
+def test_a_users_method_is_not_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = configuration.page()
+    monkeypatch.setitem(METHODS, "mine", replace(METHODS["opd"], name="mine", advantage=lambda tokens, settings: None))
+    assert configuration.page() == before
 
 
 def test_every_environment_variable_of_the_code_has_a_meaning() -> None:
