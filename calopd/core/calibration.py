@@ -8,7 +8,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """[L, U]: the log-probabilities that the teacher's own wobble explains. U may exceed 0."""
+    """[L, U]: the log-probabilities within the teacher's self-deviation. U may exceed 0."""
 
     lower: Tensor
     upper: Tensor
@@ -39,12 +39,12 @@ def tsd_region(base: Tensor, probes: Tensor, relaxation: float) -> Region:
 
 
 def calibrated_advantage(region: Region, student: Tensor) -> Tensor:
-    """A_Cal = [L - lS]_+ - [lS - U]_+: zero inside the region, the rest beyond its nearest edge outside."""
+    """A_Cal = [L - lS]_+ - [lS - U]_+: zero inside the region, the distance to its nearest edge outside."""
     return (region.lower - student).clamp(min=0) - (student - region.upper).clamp(min=0)
 
 
 def retained_ratio(calibrated: Tensor, raw: Tensor, mask: Tensor | None = None) -> Tensor:
-    """r = sum|A_Cal| / sum|A_OPD| over the valid tokens; where there was nothing to retain (0/0), 1."""
+    """r = sum|A_Cal| / sum|A_OPD| over the valid tokens; 1 if there was nothing to retain (0/0)."""
     kept, total = calibrated.abs(), raw.abs()
     if mask is not None:
         kept, total = kept[mask.bool()], total[mask.bool()]

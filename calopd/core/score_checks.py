@@ -1,4 +1,4 @@
-"""Scores that must not reach the optimizer, told by looking at them."""
+"""Checks that keep bad teacher scores away from the optimizer."""
 
 import math
 
@@ -7,7 +7,7 @@ import numpy as np
 from calopd.core.errors import UnhealthyTeacher
 
 VARIANCE_TOKENS = 64
-"""From so many tokens on, log-probabilities that are all equal are a fault and no coincidence."""
+"""Responses of at least this many tokens with all log-probabilities equal are refused."""
 
 
 def check_scores(logprobs: np.ndarray, tokens: int, vocabulary_size: int) -> None:

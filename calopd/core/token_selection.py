@@ -1,4 +1,4 @@
-"""Token selection: learn from a share of each response's tokens only (the paper's recipe is all of them)."""
+"""Token selection: learn from a share of each response's tokens (the paper learns from all)."""
 
 import random
 from typing import Literal
@@ -12,7 +12,7 @@ Selection = Literal["random", "top-gap", "bottom-gap"]
 def select_tokens(gaps: Tensor, ratio: float, how: Selection, seed: str) -> Tensor:
     """[T] of bool: round(ratio * T) tokens of one response, at least one.
 
-    `random` draws them from the seed; `top-gap` and `bottom-gap` take those where |lT - lS| is largest or smallest.
+    `random` draws them from the seed; `top-gap` and `bottom-gap` take those with the largest or smallest |lT - lS|.
     """
     count = len(gaps)
     wanted = max(1, round(ratio * count))

@@ -1,15 +1,15 @@
-"""What passes between the parts, and the words for it.
+"""The data that passes between the services, and the glossary.
 
-problem       a question with its gold answer (and, where there is one, a worked solution)
-context       a prompt the teacher alone sees: c0 is the bare problem, c+ and c- add an intervention
+problem       a question with its gold answer and, if there is one, a worked solution
+context       a prompt that only the teacher sees: c0 is the bare problem, c+ and c- add an intervention
 response      the tokens the student wrote; never decoded and re-encoded on the way to the teacher
-probe         a context other than c0 whose only use is to measure how far the teacher moves
-region        [L, U], the interval of log-probabilities that the teacher's own wobble explains
-relaxation    the paper's lambda: how many times the measured wobble the region spans
-advantage     what the student learns from, per token
-ticket        the right and duty to write one response: counted once, whoever dies
+probe         a context other than c0 that measures the teacher's self-deviation
+region        [L, U], the interval of log-probabilities within the teacher's self-deviation
+relaxation    the paper's lambda: how many times the measured deviation the region spans
+advantage     the learning signal of a token
+ticket        the task to write one response; it counts once, whichever process dies
 batch         the tickets of one optimizer step (`step-000012`) or of one evaluation (`eval-000010`)
-policy        the student's weights after a number of optimizer steps, its version
+policy        the student's weights after a number of optimizer steps, which is its version
 
 Axis suffixes: _B trajectories, _T tokens, _C contexts, _V vocabulary, _K top-k, _H hidden.
 """

@@ -1,4 +1,4 @@
-"""From trajectories to gradients that add up, and to the sums that the metrics of a step are made of."""
+"""From trajectories to summed gradients, and to the sums that the metrics of a step are computed from."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -69,7 +69,7 @@ class Accumulator:
         )
 
     def look_at_nothing(self) -> None:
-        """Take part in the collectives of a look in which this rank has no trajectory."""
+        """Take part in the collectives of `look` on a rank without trajectories."""
         if self._method.plan_reads_student:
             self._own(MicroBatch.nothing(self._device))
 
@@ -117,7 +117,7 @@ class Accumulator:
                 self.result.shown.append(_show(batch, part, trajectory, student, advantage, self._probes))
 
     def add_nothing(self) -> None:
-        """Take part in the collectives of a round in which this rank has no trajectory."""
+        """Take part in the collectives of `add` on a rank without trajectories."""
         nothing = MicroBatch.nothing(self._device)
         if self._reference is not None:
             self._reference(nothing)

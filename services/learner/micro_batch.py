@@ -1,4 +1,4 @@
-"""Some trajectories as tensors: what one forward and backward pass of the student reads."""
+"""Trajectories as tensors: the input of one forward and backward pass of the student."""
 
 from dataclasses import dataclass
 
@@ -50,7 +50,7 @@ class MicroBatch:
 
     @classmethod
     def nothing(cls, device: torch.device) -> "MicroBatch":
-        """One token of no consequence, for a rank that only takes part in the collectives."""
+        """One dummy token, for a rank that only takes part in the collectives."""
         one, zero = torch.zeros(1, dtype=torch.long, device=device), torch.zeros(1, device=device)
         return cls(one[None], one, one, torch.ones(1, dtype=torch.long), zero, zero[None], zero)
 

@@ -1,4 +1,4 @@
-"""Which problems a step or an evaluation asks for: a function of the configuration alone."""
+"""The tickets of a step or an evaluation, as a function of the configuration."""
 
 import hashlib
 import random

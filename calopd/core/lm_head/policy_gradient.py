@@ -12,7 +12,7 @@ from calopd.core.lm_head.scores import HeadScores
 
 @dataclass(frozen=True, slots=True)
 class ForwardKL:
-    """sum_v q_v (log q_v - log pi(v)) of each row, to be added with a weight; 0 = not there."""
+    """sum_v q_v (log q_v - log pi(v)) of each row, added with a weight; 0 = not added."""
 
     ids_TK: Tensor
     q_TK: Tensor
@@ -20,7 +20,7 @@ class ForwardKL:
 
 
 class _Projection:
-    """Logits of a chunk, less their maximum, and their exponentials, in two buffers that every chunk uses again."""
+    """Logits of a chunk, less their maximum, and their exponentials, in two buffers that all chunks share."""
 
     def __init__(self, weight_VH: Tensor, rows: int) -> None:
         self._weight = weight_VH
@@ -47,7 +47,7 @@ def _entropy(logits: Tensor, exp: Tensor, total: Tensor) -> Tensor:
 
 
 class _PolicyGradient(torch.autograd.Function):
-    """sum_t c_t * log pi(y_t), with c_t chosen from log pi(y_t) itself and the gradient formed in the forward pass."""
+    """sum_t c_t * log pi(y_t), with c_t a function of log pi(y_t), and the gradient formed in the forward pass."""
 
     @staticmethod
     def forward(
@@ -127,7 +127,7 @@ def policy_objective(
     top_k: int = 0,
     rows: int = 1024,
 ) -> tuple[Tensor, HeadScores]:
-    """sum_t c_t * log pi_S(y_t) and what was seen on the way; c = coefficients(rows, log pi of these rows) is constant.
+    """sum_t c_t * log pi_S(y_t) and the scores; c = coefficients(rows, log pi of these rows) is constant.
 
     The loss of OPD (Eq. 3) is this with c_t = -weight_t * sg(A_t): A reads the log-probability of the same pass.
     `forward_kl` adds sum_t w_t * FKL_t, differentiated directly.

@@ -1,4 +1,4 @@
-"""From hidden states to log-probabilities without ever holding [T, V]: the LM head in parts, float32 log-sum-exp.
+"""From hidden states to log-probabilities without holding [T, V]: the LM head in tiles, float32 log-sum-exp.
 
 Most of the cost of a naive head is page faults on freshly allocated logits, so one buffer is used again and again.
 """
@@ -27,7 +27,7 @@ class HeadScores:
     top_positions: Tensor | None = None
     """[P]: the rows that `top_ids` and `top_logprobs` are of; None = all."""
     forward_kl: Tensor | None = None
-    """[T], where it was asked for."""
+    """[T], if it was asked for."""
 
 
 @torch.no_grad()
@@ -112,7 +112,7 @@ def _project(hidden_TH: Tensor, weight_VH: Tensor, buffer: Tensor) -> Tensor:
 
 
 def _log_totals(hidden_TH: Tensor, weight_VH: Tensor, buffer: Tensor, tile: int) -> Tensor:
-    """Log-sum-exp of each row's logits: without a shift, which saves two passes, and again where that is unsafe."""
+    """Log-sum-exp of each row's logits, without a shift, which saves two passes; with one for rows that overflow."""
     total = torch.zeros(len(hidden_TH), device=hidden_TH.device)
     for weight in weight_VH.split(tile):
         total += _project(hidden_TH, weight, buffer).exp_().sum(1)
@@ -128,7 +128,7 @@ def _log_totals(hidden_TH: Tensor, weight_VH: Tensor, buffer: Tensor, tile: int)
 
 
 class _RunningSoftmax:
-    """Log-sum-exp, entropy and top-k of rows whose logits pass by tile by tile."""
+    """Log-sum-exp, entropy and top-k of rows whose logits are added tile by tile."""
 
     def __init__(self, rows: int, top_k: int, device: torch.device) -> None:
         self._max = torch.full((rows, 1), -torch.inf, device=device)
@@ -140,7 +140,7 @@ class _RunningSoftmax:
         self._best_ids = torch.empty(rows, 0, dtype=torch.long, device=device)
 
     def add(self, logits_TV: Tensor, first: int, spare_TV: Tensor | None) -> None:
-        """Take in the logits of the vocabulary from `first` on, overwriting them; `spare_TV`: for the entropy."""
+        """Add the logits of the vocabulary from `first` on, overwriting them; `spare_TV` is a buffer for the entropy."""
         if self._k:
             best, ids = logits_TV.topk(min(self._k, logits_TV.shape[1]))
             best, ids = torch.cat((self._best, best), 1), torch.cat((self._best_ids, ids + first), 1)

@@ -14,7 +14,7 @@ from calopd.core.methods.base import Method, MethodSettings, Recipe, opd_advanta
 @dataclass(frozen=True, kw_only=True)
 class ExOPDSettings(MethodSettings):
     extrapolation: float = 1.25
-    """ExOPD's lambda: 1 is OPD, above 1 the student moves further away from where it began than the teacher."""
+    """ExOPD's lambda: 1 is OPD; above 1 the student is pushed beyond the teacher, away from its initial weights."""
 
     def __post_init__(self) -> None:
         self.require("extrapolation", self.extrapolation >= 0, "at least 0")
