@@ -63,16 +63,17 @@ def peer(path: Path, kind: str) -> Iterator[Any]:
         [sys.executable, "-m", "benchmarks.teacher_peers", str(path), kind],
         cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
-    assert process.stdin is not None
-    assert process.stdout is not None
+    questions, answers = process.stdin, process.stdout
+    assert questions is not None
+    assert answers is not None
     try:
-        assert process.stdout.readline() == "ready\n", f"the {kind} peer did not start"
+        assert answers.readline() == "ready\n", f"the {kind} peer did not start"
 
         def ask(way: str, work: Work) -> dict[str, float]:
             sequences = [(ids.tolist(), response.tolist()) for response, prompts in work for ids in prompts.values()]
-            process.stdin.write(json.dumps({"way": way, "sequences": sequences}) + "\n")
-            process.stdin.flush()
-            return json.loads(process.stdout.readline())
+            questions.write(json.dumps({"way": way, "sequences": sequences}) + "\n")
+            questions.flush()
+            return json.loads(answers.readline())
 
         yield ask
     finally:
@@ -142,8 +143,8 @@ def main() -> None:
         *Progress.get_default_columns()[:-1], TimeRemainingColumn(), console=Console(stderr=True)
     ) as progress:
         for name in chosen:
-            path, *sizes = MODELS[name]
-            results[name] = measure(path(), *sizes, progress)
+            build, vocabulary, responses, repeats = MODELS[name]
+            results[name] = measure(build(), vocabulary, responses, repeats, progress)
             RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     Console().print(table({name: results[name] for name in MODELS if name in results}))
     print(f"written to {RESULTS.relative_to(ROOT)}")

@@ -20,6 +20,7 @@ import numpy as np
 from benchmarks.model_builders import qwen3_vocab, smollm2
 from benchmarks.teacher import SHARED, draw_work
 from benchmarks.teacher_service import ROOT, Work, serving
+from calopd.config.sections import TeacherSection
 from calopd.core.contexts import BASE, CONTEXTS
 from calopd.transport.teacher_client import TeacherClient
 from calopd.transport.v1.teacher_scorer_pb2_grpc import add_TeacherScorerServicer_to_server
@@ -97,6 +98,10 @@ class NoopEngine:
     name = model = revision = "noop"
     vocabulary_size = VOCABULARY
     max_positions = 32_768
+
+    @classmethod
+    def configured(cls, teacher: TeacherSection) -> "NoopEngine":
+        return cls()
 
     def score(self, sequences: list[SequenceToScore]) -> BatchScores:
         rows = [SequenceScores(np.linspace(-9, -1, len(s.response_ids), dtype=np.float32)) for s in sequences]

@@ -69,7 +69,7 @@ class Service:
     def peak_above_now(self) -> Iterator[list[float]]:
         """Append the peak increase of resident memory, in MiB, to the list on exit."""
         Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
-        before, found = self.process.memory_info().rss, []
+        before, found = self.process.memory_info().rss, list[float]()
         yield found
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         peak = int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) * 1024
@@ -79,10 +79,10 @@ class Service:
 @contextmanager
 def serving(path: Path, **settings: Any) -> Iterator[Service]:
     """`python -m services.teacher_scorer` on free ports."""
-    ports = free_ports(2)
+    port, metrics_port = free_ports(2)
     config = "\n".join((
         '[data]\ntrain = "none"', f'[student]\npath = "{path}"', f'[teacher]\npath = "{path}"',
-        f"port = {ports[0]}", f"metrics_port = {ports[1]}", "threads = 2",
+        f"port = {port}", f"metrics_port = {metrics_port}", "threads = 2",
         *(f"{key} = {str(value).lower() if isinstance(value, bool) else value}" for key, value in settings.items()),
     ))  # fmt: skip
     with TemporaryDirectory() as folder:
@@ -94,12 +94,12 @@ def serving(path: Path, **settings: Any) -> Iterator[Service]:
         with log.open("wb") as out:
             process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=out)
         try:
-            with grpc.insecure_channel(f"127.0.0.1:{ports[0]}") as channel:
+            with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
                 stub = health_pb2_grpc.HealthStub(channel)
                 while not _is_serving(stub):
                     if process.poll() is not None:
                         raise RuntimeError(f"the teacher did not start: {log.read_text()[-2000:]}")
-            yield Service(*ports, psutil.Process(process.pid), process)
+            yield Service(port, metrics_port, psutil.Process(process.pid), process)
         finally:
             process.terminate()
             process.wait()

@@ -78,7 +78,8 @@ relaxations = st.integers(4, 40).map(lambda n: n / 4)
 
 
 def batch(arrays_) -> TokenBatch:
-    return TokenBatch(*(torch.from_numpy(array) for array in arrays_))
+    student, teacher, probes = (torch.from_numpy(array) for array in arrays_)
+    return TokenBatch(student, teacher, probes)
 
 
 @given(tokens, relaxations)

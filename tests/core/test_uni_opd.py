@@ -1,6 +1,7 @@
 """The worked numbers of Uni-OPD, and what must hold of any step: balance, margins, draws."""
 
 from dataclasses import replace
+from typing import Literal
 
 import hypothesis.strategies as st
 import pytest
@@ -23,7 +24,7 @@ FACTS = StepFacts(
 GAPS = [t(0.1, -0.3), t(-0.4, -0.2, -0.3), t(0.2, 0), t(-0.1, -0.1)]
 
 
-def uni_tokens(mode: str) -> list[TokenBatch]:
+def uni_tokens(mode: Literal["broadcast", "shift"]) -> list[TokenBatch]:
     """The worked responses, with what the plan says about them."""
     plan = METHODS["uni_opd"].plan(FACTS, UniOPDSettings(margin_mode=mode))
     out = []
@@ -33,7 +34,7 @@ def uni_tokens(mode: str) -> list[TokenBatch]:
     return out
 
 
-def uni(mode: str) -> list[torch.Tensor]:
+def uni(mode: Literal["broadcast", "shift"]) -> list[torch.Tensor]:
     return [objective_of("uni_opd", margin_mode=mode).advantage(tokens) for tokens in uni_tokens(mode)]
 
 

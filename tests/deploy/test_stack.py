@@ -11,6 +11,7 @@ import time
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,12 @@ class Stack:
         return len(
             images.docker("run", "--rm", "-v", volume, "--entrypoint", "cat", image, file, check=False).splitlines()
         )
+
+    def has_steps(self, count: int) -> bool:
+        return self.steps_done() >= count
+
+    def restarted(self, service: str, before: int) -> bool:
+        return int(self.inspect(service, ".RestartCount")) > before
 
     def crash(self, service: str) -> None:
         """Kill -9 of the process under the container's init: the engine starts it again by its restart policy."""
@@ -135,13 +142,12 @@ def test_the_run_trains_to_its_end_whatever_is_killed(stack: Stack) -> None:
     for service in ("teacher-cpu", "rollout-cpu", "learner-cpu", "redis"):
         restarts = int(stack.inspect(service, ".RestartCount"))
         stack.crash(service)
-        wait(f"{service} crashed: restarted", lambda s=service, n=restarts: int(stack.inspect(s, ".RestartCount")) > n)
-        before = stack.steps_done()
-        wait(f"{service} crashed: two more steps", lambda n=before: stack.steps_done() >= n + 2)
+        wait(f"{service} crashed: restarted", partial(stack.restarted, service, restarts))
+        wait(f"{service} crashed: two more steps", partial(stack.has_steps, stack.steps_done() + 2))
         images.docker("kill", stack.container(service))
         before = stack.steps_done()
         stack.compose("up", "-d", "--no-build", *SERVICES)
-        wait(f"{service} killed: two more steps", lambda n=before: stack.steps_done() >= n + 2)
+        wait(f"{service} killed: two more steps", partial(stack.has_steps, before + 2))
     _call_without_a_token(stack)
     images.docker("kill", stack.container("prometheus"))
     stack.compose("up", "-d", "--no-build", *SERVICES)

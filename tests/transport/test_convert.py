@@ -28,7 +28,7 @@ ARRAYS = {
 }
 
 
-def filled(cls: type, numbers: itertools.count) -> Any:
+def filled(cls: Any, numbers: itertools.count) -> Any:
     """An instance whose fields all differ from their defaults and from one another."""
     values: dict[str, Any] = {}
     hints = typing.get_type_hints(cls)

@@ -8,10 +8,11 @@ import random
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
+from torch.distributed.tensor import DTensor
 
 from calopd.config.sections import LearnerSection, MethodSection
 from calopd.core.losses import LossAggMode
@@ -73,7 +74,7 @@ def form(student: Student, ranks: Ranks, everything: list[Trajectory], case: Cas
     divisor = section.objective.denominator(COUNT, sum(len(t.sample.response_ids) for t in everything))
     losses = ranks.gather(accumulator.result.sums.get("loss"))
     gradient = {
-        name.removeprefix("lm."): parameter.grad.full_tensor() / divisor
+        name.removeprefix("lm."): cast(DTensor, parameter.grad).full_tensor() / divisor
         for name, parameter in student.named_parameters()
     }
     return {"gradient": gradient, "rounds": rounds, "loss": sum(losses) / divisor}

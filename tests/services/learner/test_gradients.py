@@ -6,13 +6,13 @@ import subprocess
 import sys
 from dataclasses import astuple
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from calopd.core.losses import LOSS_AGG_MODES
+from calopd.core.losses import LossAggMode
 from calopd.core.method_inputs import TokenBatch
 from tests.core.objectives import objective_of
 from tests.services.learner.gradients import Case, trajectories
@@ -21,9 +21,10 @@ from tests.services.processes import ROOT
 pytestmark = pytest.mark.slow
 
 
-WHOLE = {mode: Case(mode, 10**6, 0) for mode in LOSS_AGG_MODES}
-PARTS = {mode: Case(mode, 150, 1) for mode in LOSS_AGG_MODES}
-SHUFFLED = {mode: Case(mode, 150, 2, False) for mode in LOSS_AGG_MODES}
+MODES: tuple[LossAggMode, ...] = get_args(LossAggMode)
+WHOLE = {mode: Case(mode, 10**6, 0) for mode in MODES}
+PARTS = {mode: Case(mode, 150, 1) for mode in MODES}
+SHUFFLED = {mode: Case(mode, 150, 2, False) for mode in MODES}
 ORDERS = [Case("seq-mean-token-mean", 150, order) for order in (3, 4)]
 
 
@@ -77,7 +78,7 @@ def difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> 
     return float((apart / sum((one[name].double() ** 2).sum() for name in one)) ** 0.5)
 
 
-@pytest.mark.parametrize("mode", LOSS_AGG_MODES)
+@pytest.mark.parametrize("mode", MODES)
 def test_one_rank_and_one_micro_batch_equal_two_ranks_and_eight(tiny, one_rank, two_ranks, mode):
     whole, parts, shuffled = (
         one_rank[WHOLE[mode].name],

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -113,7 +113,7 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(loop, "open_queue", lambda url, run: queue)
         monkeypatch.setattr(loop, "Coordinator", lambda config, queue: recorder)
         monkeypatch.setattr(loop, "Trainer", lambda config, ranks: CountingTrainer(recorder.calls))
-        training = loop.TrainingLoop(config, Ranks())
+        training = loop.TrainingLoop(config, cast(loop.Ranks, Ranks()))
         try:
             training.run()
         finally:

@@ -74,6 +74,7 @@ def test_bad_scores_of_a_request_are_refused_and_not_sent(engine, scheduler):
 def test_the_watch_goes_on_after_a_failure_and_says_when_it_is_well_again(engine, scheduler):
     canary = Canary(engine, IDS, "float32")
     reports: list[UnhealthyTeacher | None] = []
+    watch: asyncio.Task[None] | None = None
     good = engine._lm.lm_head.weight.clone()
 
     async def report(error: UnhealthyTeacher | None) -> None:
@@ -86,7 +87,7 @@ def test_the_watch_goes_on_after_a_failure_and_says_when_it_is_well_again(engine
             watch.cancel()
 
     async def run() -> None:
-        global watch
+        nonlocal watch
         watch = asyncio.create_task(canary.watch(scheduler, 0.01, report))
         with pytest.raises(asyncio.CancelledError):
             await watch

@@ -1,6 +1,7 @@
 """The packed pass against a plain one, for architectures that attend in their own ways."""
 
 import asyncio
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,7 +66,7 @@ def test_what_the_engine_fails_on_does_not_fail_its_neighbours(tiny):
     good, bad = contexts_of_one_problem()[0], SequenceToScore(np.array([5], np.int32), np.array([9_999], np.int32))
     scheduler = Scheduler(engine, batch_tokens=4_096, max_waiting=8)
 
-    async def run() -> list[object]:
+    async def run() -> list[Any]:
         calls = (scheduler.score([sequence], client=str(i)) for i, sequence in enumerate((good, bad, good)))
         return await asyncio.gather(*calls, return_exceptions=True)
 
