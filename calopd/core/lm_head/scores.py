@@ -140,7 +140,7 @@ class _RunningSoftmax:
         self._best_ids = torch.empty(rows, 0, dtype=torch.long, device=device)
 
     def add(self, logits_TV: Tensor, first: int, spare_TV: Tensor | None) -> None:
-        """Add the logits of the vocabulary from `first` on, overwriting them; `spare_TV` is a buffer for the entropy."""
+        """Add the logits of the vocabulary from `first` on, overwriting them; `spare_TV` is a buffer for entropy."""
         if self._k:
             best, ids = logits_TV.topk(min(self._k, logits_TV.shape[1]))
             best, ids = torch.cat((self._best, best), 1), torch.cat((self._best_ids, ids + first), 1)
