@@ -107,7 +107,8 @@ def main() -> None:
 def _run(arguments: argparse.Namespace) -> None:
     from calopd.config import check_resumable, load_config
     from calopd.core.errors import ConfigError
-    from calopd.local.training import Stopped, run
+    from calopd.local.services import Stopped
+    from calopd.local.training import run
     from calopd.rundir.layout import RunDir
 
     if (arguments.config is None) == (arguments.resume is None):

@@ -83,7 +83,7 @@ def _collect(arguments: argparse.Namespace) -> None:
         import_scored(arguments.scored, study)
     else:
         from calopd.config import load_config
-        from calopd.local.training import Stopped
+        from calopd.local.services import Stopped
         from calopd.study.collection import Goal, collect
 
         config = load_config(arguments.config, arguments.set)

@@ -38,7 +38,12 @@ DIE_WITH_PARENT = Variable(
     "Set by `calopd run` for the processes that it starts: they end when it ends.",
 )
 
-VARIABLES = (TOKEN, HOST, TLS_CA, TLS_CERT, TLS_KEY, WORKER, DIE_WITH_PARENT)
+ERROR_FILE = Variable(
+    "CALOPD_ERROR_FILE",
+    "Set by `calopd run` for the processes that it starts: the file for the message of an error that a user can fix.",
+)
+
+VARIABLES = (TOKEN, HOST, TLS_CA, TLS_CERT, TLS_KEY, WORKER, DIE_WITH_PARENT, ERROR_FILE)
 
 OTHER_VARIABLES = (
     Variable("HF_HOME", "Cache of models and data sets from the Hugging Face hub.", default="~/.cache/huggingface"),

@@ -2,9 +2,7 @@
 
 import json
 import os
-import sys
 import time
-from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -13,8 +11,10 @@ from calopd.core.errors import CalopdError
 from calopd.evaluation.job import Job, read_samples
 from calopd.evaluation.layout import EvaluationDir
 from calopd.evaluation.results import Results, write_results
-from calopd.local.supervisor import Process
+from calopd.local.services import LocalServices
+from calopd.local.supervisor import Process, ProcessFailed
 
+SAMPLER = "services.rollout.jobs.evaluate"
 POLL_SECONDS = 0.25
 LOG_SECONDS = 10.0
 """Time between progress lines if the output is not a terminal."""
@@ -46,16 +46,16 @@ def run_job(job: Job, directory: EvaluationDir, replicas: int, console: Console)
 def _sample(job: Job, directory: EvaluationDir, replicas: int, console: Console, done: int, total: int) -> int:
     """Run the replicas until they finish; return the number of sampled tokens."""
     watched = [JournalProgress(directory, replica) for replica in range(replicas)]
-    processes = [_process(job, directory, replica, replicas) for replica in range(replicas)]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     began = said = time.monotonic()
-    with Progress(*columns, TextColumn("ETA"), TimeRemainingColumn(), console=console) as progress:
+    with (
+        Progress(*columns, TextColumn("ETA"), TimeRemainingColumn(), console=console) as progress,
+        LocalServices(directory.logs, [job.settings.path]) as services,
+    ):
         bar = progress.add_task(job.settings.label, completed=done, total=total, visible=console.is_terminal)
+        processes = [_start(services, job, directory, replica, replicas) for replica in range(replicas)]
         try:
-            for process in processes:
-                process.start()
-            while True:
-                running = [p for p in processes if p.popen is not None and p.popen.poll() is None]
+            for _ in services.watch(*processes, poll_seconds=POLL_SECONDS):
                 for journal in watched:
                     journal.update()
                 new, right = (sum(getattr(w, name) for w in watched) for name in ("new", "right"))
@@ -65,22 +65,9 @@ def _sample(job: Job, directory: EvaluationDir, replicas: int, console: Console,
                     said = time.monotonic()
                     eta = f", ETA {(total - done - new) * (said - began) / new:.0f} s" if new else ""
                     console.print(f"{job.settings.label} {done + new}/{total}{share}{eta}", highlight=False)
-                _check(processes)
-                if not running:
-                    return sum(w.tokens for w in watched)
-                time.sleep(POLL_SECONDS)
-        finally:
-            for process in processes:
-                process.kill()
-
-
-def _check(processes: list[Process]) -> None:
-    for process in processes:
-        if process.popen is not None and process.popen.poll():
-            reason = process.user_error() or f"exit code {process.popen.returncode}, see {process.log_file}"
-            raise EvaluationFailed(
-                f"{process.name} failed: {reason}. Its samples are saved: repeat the command to resume"
-            )
+        except ProcessFailed as error:
+            raise EvaluationFailed(f"{error}. The samples are saved: repeat the command to resume") from None
+    return sum(w.tokens for w in watched)
 
 
 class JournalProgress:
@@ -106,15 +93,11 @@ class JournalProgress:
             self.tokens += row["length"]
 
 
-def _process(job: Job, directory: EvaluationDir, replica: int, replicas: int) -> Process:
-    """The process of a replica, with its own GPUs or CPU threads."""
-    settings = job.settings
-    threads = max(1, (os.cpu_count() or 1) // replicas)
-    environment = {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
-    if Path(settings.path).is_dir():
-        environment["HF_HUB_OFFLINE"] = "1"
+def _start(services: LocalServices, job: Job, directory: EvaluationDir, replica: int, replicas: int) -> Process:
+    """Start a replica with its own GPUs or CPU threads."""
+    threads, environment = max(1, (os.cpu_count() or 1) // replicas), {}
     if replicas > 1 and (devices := _gpus()):
-        each = settings.tensor_parallel_size
+        each = job.settings.tensor_parallel_size
         mine = devices[replica * each : (replica + 1) * each]
         if len(mine) < each:
             raise EvaluationFailed(
@@ -122,9 +105,10 @@ def _process(job: Job, directory: EvaluationDir, replica: int, replicas: int) ->
                 f"but {len(devices)} are visible: use fewer replicas"
             )
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
-    command = [sys.executable, "-m", "services.rollout.jobs.evaluate", str(directory), "--replica", str(replica)]
-    command += ["--replicas", str(replicas), "--threads", str(threads)]
-    return Process(f"replica {replica}", command, directory.logs / f"replica-{replica}.log", environment)
+    share = ("--replica", str(replica), "--replicas", str(replicas), "--threads", str(threads))
+    return services.start(
+        f"replica-{replica}", SAMPLER, str(directory), *share, threads=threads, environment=environment, restart=False
+    )
 
 
 def _gpus() -> list[str]:

@@ -1,6 +1,7 @@
-"""What the entry points share: parse first, import the heavy things later, one clear line for a user's error."""
+"""Shared by all entry points: parse the arguments before heavy imports, report a user's error in one line."""
 
 import argparse
+import contextlib
 import ctypes
 import os
 import signal
@@ -9,24 +10,30 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from calopd.core import environment
+from calopd.core.environment import DIE_WITH_PARENT, ERROR_FILE
+from calopd.core.errors import CalopdError
 
 if TYPE_CHECKING:
     from calopd.config import Config
 
 CONFIG_ERROR_EXIT = 78
-"""EX_CONFIG of sysexits: starting it again cannot help."""
+"""Exit code of an error that a restart cannot fix (EX_CONFIG of sysexits.h); any other failure may be retried."""
+INTERRUPTED_EXIT = 130
 
-
-DIE_WITH_PARENT = environment.DIE_WITH_PARENT.name
 PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent() -> None:
-    """Ask the kernel to end this process when the one that started it is gone, even if that was killed."""
+    """Ask the kernel to terminate this process when its parent ends, even if the parent is killed."""
     libc = ctypes.CDLL(None, use_errno=True)
     if hasattr(libc, "prctl"):
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+def die_with_launcher() -> None:
+    """End with the parent if the launcher asked for it."""
+    if os.environ.get(DIE_WITH_PARENT.name):
+        die_with_parent()
 
 
 def service_main(service: str, description: str | None) -> "Config":
@@ -35,8 +42,7 @@ def service_main(service: str, description: str | None) -> "Config":
     parser.add_argument("--config", type=Path, required=True, help="the run's TOML")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one setting")
     arguments = parser.parse_args()
-    if os.environ.get(DIE_WITH_PARENT):
-        die_with_parent()
+    die_with_launcher()
 
     from calopd.config import load_config
     from calopd.tracking.log_format import setup_logging
@@ -53,13 +59,22 @@ def service_main(service: str, description: str | None) -> "Config":
 
 
 def guarded(main: Callable[[], None]) -> None:
-    """Run an entry point; errors a user can cause become one line and their own exit code."""
-    from calopd.core.errors import CalopdError
+    """Run an entry point; an error that a user can fix becomes one line and exit code 78.
 
+    The message also goes to the launcher, in the file that it names in the environment.
+    """
     try:
         main()
     except CalopdError as error:
         print(f"error: {error}", file=sys.stderr)
+        _tell_launcher(str(error))
         sys.exit(CONFIG_ERROR_EXIT)
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(INTERRUPTED_EXIT)
+
+
+def _tell_launcher(message: str) -> None:
+    """Write the error file, unless another rank of the same service was faster."""
+    if file := os.environ.get(ERROR_FILE.name):
+        with contextlib.suppress(FileExistsError), Path(file).open("x", encoding="utf-8") as out:
+            out.write(message)

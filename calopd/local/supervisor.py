@@ -10,46 +10,57 @@ from pathlib import Path
 
 import psutil
 
+from calopd.core.environment import DIE_WITH_PARENT, ERROR_FILE
 from calopd.core.errors import CalopdError
-from calopd.local.entry_point import DIE_WITH_PARENT, die_with_parent
+from calopd.local.entry_point import CONFIG_ERROR_EXIT, die_with_parent
 
 MAX_RESTARTS = 5
 RESTART_WINDOW_SECONDS = 120.0
 
 
 class ProcessFailed(CalopdError):
-    """A process that starting again cannot help."""
+    """A process failed in a way that a restart does not fix."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Process:
+    """One supervised process."""
+
     name: str
     command: list[str]
     log_file: Path
     environment: dict[str, str] = field(default_factory=dict)
+    restart: bool = True
+    """Start it again when it dies; if False, its death is a failure."""
     popen: "subprocess.Popen[bytes] | None" = None
     restarts: int = 0
     finished: bool = False
-    _log_start: int = 0
+    """Whether it ended with exit code 0."""
     _deaths: list[float] = field(default_factory=list)
     _family: set[psutil.Process] = field(default_factory=set)
 
+    @property
+    def error_file(self) -> Path:
+        """Where the process leaves the message of an error that a user can fix."""
+        return self.log_file.with_suffix(".error")
+
     def start(self) -> None:
         self.log_file.parent.mkdir(parents=True, exist_ok=True)
+        self.error_file.unlink(missing_ok=True)
+        launcher = {DIE_WITH_PARENT.name: "1", ERROR_FILE.name: str(self.error_file.resolve())}
         with self.log_file.open("ab") as out:
-            self._log_start = out.tell()
             self.popen = subprocess.Popen(
                 self.command,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **self.environment, DIE_WITH_PARENT: "1"},
+                env={**os.environ, **self.environment, **launcher},
                 start_new_session=True,
                 preexec_fn=die_with_parent,
             )
 
-    def look(self) -> None:
-        """Remember what this process has started: torchrun's ranks have sessions of their own and may outlive it."""
+    def track_children(self) -> None:
+        """Remember its child processes: the ranks of torchrun have their own sessions and may outlive it."""
         if self.popen is not None and self.popen.poll() is None:
             with contextlib.suppress(psutil.NoSuchProcess):
                 self._family |= set(psutil.Process(self.popen.pid).children(recursive=True))
@@ -59,8 +70,8 @@ class Process:
             self.popen.terminate()
 
     def kill(self) -> None:
-        """The process and all that it started, whether it still lives or not."""
-        self.look()
+        """Kill the process and everything that it started, even if the process itself has ended."""
+        self.track_children()
         if self.popen is not None and self.popen.poll() is None:
             self.popen.kill()
         for member in self._family:
@@ -69,13 +80,12 @@ class Process:
         psutil.wait_procs(self._family, timeout=5)
         self._family.clear()
 
-    def user_error(self) -> str | None:
-        """The line that this start's log ends with, where it was the user's to mend."""
-        with self.log_file.open("rb") as file:
-            file.seek(self._log_start)
-            lines = file.read().decode(errors="replace").splitlines()
-        errors = [line for line in lines if line.startswith("error: ")]
-        return errors[-1].removeprefix("error: ") if errors else None
+    def user_error(self) -> str:
+        """The message of a process that ended with exit code 78."""
+        try:
+            return self.error_file.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return f"see {self.log_file}"
 
     def count_death(self) -> int:
         """Deaths within the window, this one included."""
@@ -96,35 +106,37 @@ class Supervisor:
         return process
 
     def check(self) -> list[str]:
-        """Restart what died; what happened, in words. A process that ended well is `finished`."""
+        """Restart the processes that died and describe what happened; raise ProcessFailed if a restart cannot help."""
         events = []
         for process in self.processes:
             assert process.popen is not None
-            process.look()
+            process.track_children()
             code = process.popen.poll()
             if code is None or process.finished:
                 continue
             if code == 0:
                 process.finished = True
                 continue
-            if (error := process.user_error()) is not None:
-                raise ProcessFailed(f"{process.name}: {error}")
+            if code == CONFIG_ERROR_EXIT:
+                raise ProcessFailed(f"{process.name}: {process.user_error()}")
+            cause = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+            if not process.restart:
+                raise ProcessFailed(f"{process.name} died ({cause}): see {process.log_file}")
             if process.count_death() > MAX_RESTARTS:
                 raise ProcessFailed(
-                    f"{process.name} died {MAX_RESTARTS + 1} times within {RESTART_WINDOW_SECONDS:.0f} s "
-                    f"(exit code {code}): see {process.log_file}"
+                    f"{process.name} died {MAX_RESTARTS + 1} times within {RESTART_WINDOW_SECONDS:.0f} s ({cause}): "
+                    f"see {process.log_file}"
                 )
             process.kill()
             process.restarts += 1
             process.start()
-            how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-            events.append(f"{process.name} died ({how}) and was started again")
+            events.append(f"{process.name} died ({cause}) and was restarted")
         return events
 
     def stop(self, grace_seconds: float = 5.0) -> None:
-        """End all, the last started first; who does not go in time is killed."""
+        """Terminate all processes, the last started first; kill those that do not end in time."""
         for process in reversed(self.processes):
-            process.look()
+            process.track_children()
             process.terminate()
         deadline = time.monotonic() + grace_seconds
         for process in reversed(self.processes):

@@ -1,9 +1,7 @@
-"""`calopd tsd collect`: starts the teacher and the collectors and shows how far they are; run again, it goes on."""
+"""`calopd tsd collect`: start the teacher and the collectors and show their progress; repeated, it resumes."""
 
 import argparse
 import json
-import os
-import secrets
 import socket
 import sys
 import time
@@ -19,8 +17,7 @@ from calopd.config import Config, preflight
 from calopd.config.ports import check_port
 from calopd.core.contexts import BASE, probe_names
 from calopd.core.errors import ConfigError
-from calopd.local.supervisor import Process, Supervisor
-from calopd.local.training import stoppable
+from calopd.local.services import LocalServices
 from calopd.rundir.files import read_lines, write_text
 from calopd.rundir.locks import exclusive, wait_until_unlocked
 from calopd.study.layout import StudyDir
@@ -28,13 +25,14 @@ from calopd.study.recorded_rollouts import count_recorded, lacks_student
 from calopd.study.shards import Study, check_contexts
 
 PAPER_TOKENS = 60_000_000
-POLL_SECONDS = 0.5
-SAY_SECONDS = 15.0
+COLLECTOR = "services.rollout.jobs.collect"
+LOG_SECONDS = 15.0
+"""Time between progress lines if the output is not a terminal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """How much is wanted, and how often it is written down."""
+    """How much to collect, and how often to save it."""
 
     tokens: int | None
     rollouts: int | None
@@ -58,7 +56,7 @@ class Goal:
 
 
 def contexts_of(config: Config, chosen: str | None) -> list[str]:
-    """c0 and the contexts of the chosen groups (all eight of the paper, and the user's own, where none are named)."""
+    """c0 and the contexts of the chosen groups; by default the eight of the paper and the user's own."""
     known = config.method.known_contexts
     contexts = [BASE, *(probe_names(map(str.strip, chosen.split(",")), known) if chosen else known)]
     check_contexts(contexts)
@@ -66,7 +64,7 @@ def contexts_of(config: Config, chosen: str | None) -> list[str]:
 
 
 def collect(config: Config, directory: Path, goal: Goal, *, chosen: str | None, recorded: Path | None) -> None:
-    """Collect until the goal is reached; what is there already counts."""
+    """Collect until the goal is reached, counting the rollouts that exist already."""
     study = Study(directory)
     contexts = contexts_of(config, chosen)
     if len(contexts) > config.teacher.max_contexts:
@@ -91,66 +89,43 @@ def collect(config: Config, directory: Path, goal: Goal, *, chosen: str | None, 
     write_text(study.files.config, config.to_toml())
     with exclusive(study.files.launcher_lock, f"{directory} is being collected by another process"):
         wait_until_unlocked(study.files.collectors_lock)  # collectors of a killed launcher end at once
-        supervisor = Supervisor()
-        with stoppable(supervisor):
-            try:
-                _run(config, study, goal, recorded, supervisor)
-            finally:
-                supervisor.stop()
+        models = (config.student.path, config.teacher.path)
+        with LocalServices(study.files.logs, models) as services:
+            _collect(config, study, goal, recorded, services)
 
 
-def _run(config: Config, study: Study, goal: Goal, recorded: Path | None, supervisor: Supervisor) -> None:
-    directory = study.directory
-    file = study.files.config
-    environment = {
-        "CALOPD_TOKEN": os.environ.get("CALOPD_TOKEN") or secrets.token_urlsafe(24),
-        "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
-    }
-    if all(Path(path).is_dir() for path in (config.student.path, config.teacher.path)):
-        environment["HF_HUB_OFFLINE"] = "1"
-
-    def start(name: str, module: str, *words: str, threads: int = 0) -> Process:
-        command = [sys.executable, "-m", module, "--config", str(file), *words]
-        limits = {"OMP_NUM_THREADS": str(threads)} if threads else {}
-        return supervisor.add(Process(name, command, study.files.logs / f"{name}.log", {**environment, **limits}))
-
-    words = ["--study", str(directory), *goal.arguments()]
+def _collect(config: Config, study: Study, goal: Goal, recorded: Path | None, services: LocalServices) -> None:
+    file, replicas = study.files.config, config.rollout.replicas
+    arguments = ["--config", str(file), "--study", str(study.directory), *goal.arguments()]
     if recorded is not None:
-        words += ["--recorded", str(recorded)]
+        arguments += ["--recorded", str(recorded)]
         if lacks_student(recorded):
             port, metrics = _free_ports(2)
-            settings = (
-                f"teacher.path={config.student.path}",
-                f"teacher.port={port}",
-                f"teacher.metrics_port={metrics}",
-            )
-            scorer = [word for setting in settings for word in ("--set", setting)]
-            start("student-scorer", "services.teacher_scorer", *scorer, threads=config.teacher.threads)
-            words += ["--student-scorer", f"127.0.0.1:{port}"]
+            settings = f"teacher.path={config.student.path}", f"teacher.port={port}", f"teacher.metrics_port={metrics}"
+            services.start_scorer(config, file, *settings, name="student-scorer")
+            arguments += ["--student-scorer", f"127.0.0.1:{port}"]
     if not config.teacher.addresses:
-        start("teacher", "services.teacher_scorer", threads=config.teacher.threads)
-    replicas = config.rollout.replicas
+        services.start_scorer(config, file)
     for replica in range(replicas):
         study.files.progress(replica).unlink(missing_ok=True)
     collectors = [
-        start(
-            f"collector-{replica}", "services.rollout.jobs.collect", *words, "--replica", str(replica),
-            "--replicas", str(replicas), threads=config.rollout.threads,
+        services.start(
+            f"collector-{replica}", COLLECTOR, *arguments, "--replica", str(replica), "--replicas", str(replicas),
+            threads=config.rollout.threads,
         )
         for replica in range(replicas)
     ]  # fmt: skip
     display = _Display(goal, study.files, replicas)
     with display.progress:
-        while not all(collector.finished for collector in collectors):
-            for event in supervisor.check():
+        for events in services.watch(*collectors):
+            for event in events:
                 display.progress.console.print(event, highlight=False)
             display.update()
-            time.sleep(POLL_SECONDS)
         display.update(last=True)
 
 
 class _Display:
-    """Tokens and rollouts so far, with the time that is left; a line now and then where there is no terminal."""
+    """Tokens and rollouts so far and the remaining time: a progress bar in a terminal, else a line now and then."""
 
     def __init__(self, goal: Goal, files: StudyDir, replicas: int) -> None:
         self._first: tuple[float, int] | None = None
@@ -180,7 +155,7 @@ class _Display:
         self.progress.update(self._task, completed=min(counts[self._unit], self._goal), counts=text)
         now, done = time.monotonic(), counts[self._unit]
         self._first = self._first or ((now, done) if done else None)
-        if not self.progress.console.is_terminal and (last or now - self._said > SAY_SECONDS):
+        if not self.progress.console.is_terminal and (last or now - self._said > LOG_SECONDS):
             self._said = now
             since, before = self._first or (now, done)
             left = (self._goal - done) * (now - since) / (done - before) if done > before else 0
@@ -191,7 +166,7 @@ class _Display:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Distinct ones: each is held until all are picked."""
+    """Distinct free ports: each one is held until all are chosen."""
     with ExitStack() as held:
         probes = [held.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:

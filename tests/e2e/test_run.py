@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from calopd.config import Config, load_config
+from calopd.local.services import LEARNER_LAUNCHER
 from calopd.rundir.files import read_lines
 from tests.e2e.conftest import STEPS
 from tests.e2e.runs import check_finished, check_model, finish, settings_of, start
@@ -86,7 +87,7 @@ def wait_for_lines(config: Config, count: int, process: "subprocess.Popen[str]",
 def kill(launcher: "subprocess.Popen[str]", module: str, *, torchrun: bool = False) -> None:
     """kill -9 of the processes of a service; of a learner either its ranks or the torchrun above them."""
     family = [(child, child.cmdline()) for child in psutil.Process(launcher.pid).children(recursive=True)]
-    victims = [c for c, words in family if module in words and ("torch.distributed.run" in words) == torchrun]
+    victims = [c for c, words in family if module in words and (LEARNER_LAUNCHER in words) == torchrun]
     assert victims
     for victim in victims:
         victim.kill()

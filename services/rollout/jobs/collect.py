@@ -8,7 +8,6 @@ would bias the study against long responses.
 import argparse
 import asyncio
 import logging
-import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from calopd.core.contexts import BASE
 from calopd.core.errors import ConfigError, InvalidRequest
 from calopd.data.answers import is_correct
 from calopd.data.problems import load_problems, training_order
-from calopd.local.entry_point import DIE_WITH_PARENT, die_with_parent, guarded
+from calopd.local.entry_point import die_with_launcher, guarded
 from calopd.models.devices import set_threads
 from calopd.models.prompts import Prompts
 from calopd.models.tokenizers import load_tokenizer, stop_ids, vocabulary
@@ -227,8 +226,7 @@ def main() -> None:
     parser.add_argument("--shard-tokens", type=int, required=True)
     parser.add_argument("--flush-seconds", type=float, required=True)
     arguments = parser.parse_args()
-    if os.environ.get(DIE_WITH_PARENT):
-        die_with_parent()
+    die_with_launcher()
     setup_logging("collect")
     study, share = Study(arguments.study), Share(arguments.replica, arguments.replicas)
     with shared(study.files.collectors_lock):  # the launcher waits until no collector of a previous start is running

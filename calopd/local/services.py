@@ -1,0 +1,127 @@
+"""The one way to start services and jobs on this machine: supervised processes with a common environment."""
+
+import os
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import FrameType, TracebackType
+
+from calopd.config import Config
+from calopd.core.environment import TOKEN
+from calopd.local import embedded_redis
+from calopd.local.entry_point import INTERRUPTED_EXIT
+from calopd.local.supervisor import Process, Supervisor
+
+POLL_SECONDS = 0.5
+LEARNER_LAUNCHER = "services.learner.torchrun"
+
+
+class Stopped(KeyboardInterrupt):
+    """The user asked to stop, with Ctrl-C or SIGTERM."""
+
+
+class LocalServices:
+    """Processes that live as long as the `with` block.
+
+    The first Ctrl-C or SIGTERM raises `Stopped` and ends them cleanly, the second one kills them.
+    """
+
+    def __init__(self, logs: Path, models: Iterable[str]) -> None:
+        self.supervisor = Supervisor()
+        self._logs = logs
+        self._environment = {
+            TOKEN.name: os.environ.get(TOKEN.name) or secrets.token_urlsafe(24),
+            "PYTHONUNBUFFERED": "1",
+            # The processes share the cores: an idle thread must not spin on a core that another process needs.
+            "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
+        }
+        if all(Path(model).is_dir() for model in models):
+            self._environment["HF_HUB_OFFLINE"] = "1"
+        self._asked_to_stop = False
+
+    def __enter__(self) -> "LocalServices":
+        self._handlers = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self.supervisor.stop()
+        finally:
+            for number, handler in self._handlers.items():
+                signal.signal(number, handler)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        if self._asked_to_stop:
+            self.supervisor.kill()
+            os._exit(INTERRUPTED_EXIT)
+        self._asked_to_stop = True
+        raise Stopped
+
+    def watch(self, *processes: Process, poll_seconds: float = POLL_SECONDS) -> Iterator[list[str]]:
+        """Supervise until all given processes have finished; yield the events of every poll."""
+        while True:
+            yield self.supervisor.check()
+            if all(process.finished for process in processes):
+                return
+            time.sleep(poll_seconds)
+
+    def start(
+        self,
+        name: str,
+        module: str,
+        *arguments: str,
+        threads: int = 0,
+        launcher: Iterable[str] = (),
+        environment: Mapping[str, str] | None = None,
+        restart: bool = True,
+    ) -> Process:
+        """Start `python -m module arguments`; `threads` = 0 leaves the number of OpenMP threads to the process."""
+        limits = {"OMP_NUM_THREADS": str(threads)} if threads else {}
+        process = Process(
+            name=name,
+            command=[sys.executable, *launcher, "-m", module, *arguments],
+            log_file=self._logs / f"{name}.log",
+            environment={**self._environment, **limits, **(environment or {})},
+            restart=restart,
+        )
+        return self.supervisor.add(process)
+
+    def start_queue(self, config: Config, directory: Path) -> None:
+        """Wait for the Redis server of the configuration, or start an embedded one with its data in `directory`."""
+        url = config.queue.url
+        if not url:
+            password = secrets.token_urlsafe(24)
+            url = embedded_redis.server_url(config.queue.port, password)
+            command = embedded_redis.server_command(directory, config.queue.port, password)
+            self.supervisor.add(Process(name="redis", command=command, log_file=self._logs / "redis.log"))
+        embedded_redis.wait_until_ready(url)
+        self._environment["CALOPD__QUEUE__URL"] = url
+
+    def start_scorer(self, config: Config, file: Path, *settings: str, name: str = "teacher") -> Process:
+        """Start a scorer of the configuration in `file`, with some settings overridden."""
+        arguments = _arguments(file, *settings)
+        return self.start(name, "services.teacher_scorer", *arguments, threads=config.teacher.threads)
+
+    def start_rollouts(self, config: Config, file: Path) -> list[Process]:
+        """Start the rollout replicas, each at its own port."""
+        replicas, started = config.rollout.replicas, []
+        for replica in range(replicas):
+            name = "rollout" if replicas == 1 else f"rollout-{replica}"
+            arguments = _arguments(file, f"rollout.port={config.rollout.port + replica}")
+            started.append(self.start(name, "services.rollout", *arguments, threads=config.rollout.threads))
+        return started
+
+    def start_learner(self, config: Config, file: Path) -> Process:
+        """Start the ranks of the learner under torchrun."""
+        launcher = ("-m", LEARNER_LAUNCHER, "--standalone", f"--nproc-per-node={config.learner.ranks}")
+        threads = config.learner.threads or 1
+        return self.start("learner", "services.learner", *_arguments(file), launcher=launcher, threads=threads)
+
+
+def _arguments(file: Path, *settings: str) -> list[str]:
+    return ["--config", str(file), *(word for setting in settings for word in ("--set", setting))]

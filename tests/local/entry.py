@@ -1,0 +1,32 @@
+"""An entry point for tests of the supervisor: python -m tests.local.entry ACTION [FILE]"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from calopd.core.errors import ConfigError
+from calopd.local.entry_point import guarded
+
+
+def main() -> None:
+    action, *rest = sys.argv[1:]
+    if action == "config-error":
+        raise ConfigError("run.steps is -1, expected at least 1")
+    if action == "crash-with-error-line":
+        print("error: something that only looks like a user's error", flush=True)
+        sys.exit(1)
+    if action == "crash-once":
+        if not Path(rest[0]).exists():
+            Path(rest[0]).touch()
+            raise RuntimeError("a crash")
+    elif action == "environment":
+        Path(rest[0]).write_text(json.dumps(dict(os.environ)))
+    elif action == "sleep":
+        Path(rest[0]).touch()
+        time.sleep(600)
+
+
+if __name__ == "__main__":
+    guarded(main)

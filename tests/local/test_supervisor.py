@@ -1,0 +1,141 @@
+"""The supervisor decides by exit codes, and its messages come from the error file, never from a log."""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from calopd.local.entry_point import CONFIG_ERROR_EXIT
+from calopd.local.services import LocalServices, Stopped
+from calopd.local.supervisor import MAX_RESTARTS, Process, ProcessFailed, Supervisor
+
+ENTRY = "tests.local.entry"
+
+
+@pytest.fixture
+def services(tmp_path: Path) -> Iterator[LocalServices]:
+    with LocalServices(tmp_path / "logs", [str(tmp_path)]) as services:
+        yield services
+
+
+def wait_for(path: Path, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def run_to_the_end(services: LocalServices, process: Process) -> list[str]:
+    return [event for events in services.watch(process, poll_seconds=0.02) for event in events]
+
+
+def test_a_users_error_ends_the_run_with_its_message(services):
+    process = services.start("teacher", ENTRY, "config-error")
+    with pytest.raises(ProcessFailed, match=r"^teacher: run.steps is -1, expected at least 1$"):
+        run_to_the_end(services, process)
+    assert process.popen is not None
+    assert process.popen.returncode == CONFIG_ERROR_EXIT
+    assert process.restarts == 0
+
+
+def test_a_log_line_that_looks_like_an_error_does_not_stop_a_restart(services):
+    process = services.start("teacher", ENTRY, "crash-with-error-line")
+    with pytest.raises(ProcessFailed, match=f"died {MAX_RESTARTS + 1} times .* .exit code 1.: see .*teacher.log"):
+        run_to_the_end(services, process)
+    assert process.restarts == MAX_RESTARTS
+
+
+def test_a_crashed_process_is_restarted(services, tmp_path):
+    process = services.start("teacher", ENTRY, "crash-once", str(tmp_path / "crashed"))
+    assert run_to_the_end(services, process) == ["teacher died (exit code 1) and was restarted"]
+    assert (process.finished, process.restarts) == (True, 1)
+
+
+def test_a_killed_process_is_restarted(services, tmp_path):
+    started = tmp_path / "started"
+    process = services.start("rollout", ENTRY, "sleep", str(started))
+    wait_for(started)
+    started.unlink()
+    assert process.popen is not None
+    process.popen.kill()
+    process.popen.wait()
+    assert services.supervisor.check() == ["rollout died (signal SIGKILL) and was restarted"]
+    wait_for(started)
+
+
+def test_a_job_that_must_not_be_restarted_fails(services):
+    process = services.start("replica-0", ENTRY, "crash-with-error-line", restart=False)
+    with pytest.raises(ProcessFailed, match=r"^replica-0 died .exit code 1.: see .*replica-0.log$"):
+        run_to_the_end(services, process)
+    assert process.restarts == 0
+
+
+def test_the_message_of_an_earlier_start_is_not_reported(tmp_path):
+    """A process that ends with the same code without a message of its own."""
+    command = [sys.executable, "-c", f"raise SystemExit({CONFIG_ERROR_EXIT})"]
+    process = Process(name="old", command=command, log_file=tmp_path / "old.log")
+    process.error_file.write_text("from an earlier start")
+    supervisor = Supervisor()
+    supervisor.add(process)
+    assert process.popen is not None
+    process.popen.wait()
+    with pytest.raises(ProcessFailed, match=r"^old: see .*old.log$"):
+        supervisor.check()
+
+
+def test_stopping_ends_everything_that_was_started(tmp_path):
+    with LocalServices(tmp_path / "logs", []) as services:
+        command = "import subprocess, sys; subprocess.run([sys.executable, '-m', *sys.argv[1:]])"
+        parent = Process(
+            name="parent",
+            command=[sys.executable, "-c", command, ENTRY, "sleep", str(tmp_path / "started")],
+            log_file=tmp_path / "parent.log",
+        )
+        services.supervisor.add(parent)
+        wait_for(tmp_path / "started")
+        assert parent.popen is not None
+        family = [psutil.Process(parent.popen.pid), *psutil.Process(parent.popen.pid).children(recursive=True)]
+        assert len(family) == 2
+    _, alive = psutil.wait_procs(family, timeout=10)
+    assert not alive
+
+
+def test_processes_share_one_environment(services, tmp_path, monkeypatch):
+    seen = []
+    for name, threads in (("one", 3), ("two", 0)):
+        process = services.start(name, ENTRY, "environment", str(tmp_path / name), threads=threads)
+        run_to_the_end(services, process)
+        seen.append(json.loads((tmp_path / name).read_text()))
+    one, two = seen
+    assert one["CALOPD_TOKEN"] == two["CALOPD_TOKEN"] != ""
+    assert one["HF_HUB_OFFLINE"] == "1", "the only model is a directory"
+    assert one["OMP_NUM_THREADS"] == "3"
+    assert two.get("OMP_NUM_THREADS") == os.environ.get("OMP_NUM_THREADS")
+    assert one["OMP_WAIT_POLICY"] == os.environ.get("OMP_WAIT_POLICY", "PASSIVE")
+    assert one["CALOPD_ERROR_FILE"] != two["CALOPD_ERROR_FILE"]
+
+
+def test_a_signal_stops_the_services_and_handlers_are_restored(tmp_path):
+    before = signal.getsignal(signal.SIGTERM)
+
+    def interrupted() -> None:
+        with LocalServices(tmp_path / "logs", []) as services:
+            process = services.start("rollout", ENTRY, "sleep", str(tmp_path / "started"))
+            wait_for(tmp_path / "started")
+            processes.append(process)
+            os.kill(os.getpid(), signal.SIGTERM)
+            run_to_the_end(services, process)
+
+    processes: list[Process] = []
+    with pytest.raises(Stopped):
+        interrupted()
+    (process,) = processes
+    assert process.popen is not None
+    assert process.popen.poll() is not None
+    assert signal.getsignal(signal.SIGTERM) == before
