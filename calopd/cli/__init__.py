@@ -1,1 +1,1 @@
-"""The `calopd` command: one file per command."""
+"""The `calopd` command: one file per command in `commands/`, found by the registry."""

@@ -47,7 +47,7 @@ VARIABLES = (TOKEN, HOST, TLS_CA, TLS_CERT, TLS_KEY, WORKER, DIE_WITH_PARENT, ER
 
 OTHER_VARIABLES = (
     Variable("HF_HOME", "Cache of models and data sets from the Hugging Face hub.", default="~/.cache/huggingface"),
-    Variable("HF_TOKEN", "Login for models on the hub that require one. Read by `calopd.cli.download`."),
+    Variable("HF_TOKEN", "Login for models on the hub that require one. Read by `calopd download`."),
     Variable("HF_HUB_OFFLINE", "`1` = never contact the hub; models must be in the cache."),
     Variable("CUDA_VISIBLE_DEVICES", "GPUs that a process may use."),
     Variable("OMP_NUM_THREADS", "CPU threads of OpenMP; taken from the `threads` settings if it is not set."),

@@ -4,7 +4,8 @@ import sys
 
 import pytest
 
-from calopd.cli import download
+from calopd.cli import main
+from calopd.cli.commands import download
 from calopd.config import load_config, save_with_run
 from calopd.core.errors import ConfigError
 from calopd.core.phase import Phase
@@ -52,10 +53,10 @@ def test_policies_may_have_a_volume_of_their_own(config_file, tmp_path):
 
 def test_waiting_for_models_ends_when_all_are_there(config_file, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "models"))
-    monkeypatch.setattr(sys, "argv", ["fetch", "--config", str(config_file), "--wait"])
+    monkeypatch.setattr(sys, "argv", ["calopd", "download", str(config_file), "--wait"])
     download.marker("Qwen/Qwen3-1.7B").parent.mkdir(parents=True)
     download.marker("Qwen/Qwen3-1.7B").touch()
-    download.main()
+    main.main()
     assert "a folder, nothing to download" in capsys.readouterr().out
 
 

@@ -4,8 +4,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from calopd.cli.data import negatives
-from calopd.cli.main import parser
+from calopd.cli.registry import find_command
 from calopd.core.errors import ConfigError
 from calopd.data.prepare import PREFIX, SUFFIX, prepare
 from calopd.data.problems import load_problems
@@ -88,7 +87,8 @@ def test_negatives_are_those_of_a_run_with_the_same_seed(tmp_path):
             "--tokenizer",
             str(tmp_path / "tokenizer"),
         ]
-        negatives(parser().parse_args(words))
+        command, rest = find_command(words)
+        command.module.run(command.parser().parse_args(rest))
         outs.append((tmp_path / name).read_text())
     assert outs[0] == outs[1]
     problems = {problem.id: problem for problem in load_problems(source)}

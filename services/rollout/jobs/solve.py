@@ -4,10 +4,12 @@ Each attempt is saved when it is complete, so that an interrupted command can re
 """
 
 import argparse
+import sys
 from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from calopd.cli.registry import find_command
 from calopd.config.sections import RolloutSection
 from calopd.core.types import Problem, Sampling
 from calopd.data.answers import is_correct
@@ -68,25 +70,9 @@ def _attempt(arguments: argparse.Namespace, problems: list[Problem], journal: Jo
     sampler.close()
 
 
-def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="calopd data solve", description=__doc__)
-    top.add_argument("source", type=Path)
-    top.add_argument("-o", "--out", type=Path, required=True)
-    top.add_argument("--model", required=True, help="model directory or hub id")
-    top.add_argument("--engine", choices=("vllm", "torch"), default="vllm")
-    top.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
-    top.add_argument("--tensor-parallel-size", type=int, default=1)
-    top.add_argument("--max-tokens", type=int, default=12_288)
-    top.add_argument("--max-prompt-tokens", type=int, default=2_048)
-    top.add_argument("--temperature", type=float, default=1.0)
-    top.add_argument("--top-p", type=float, default=1.0)
-    top.add_argument("--in-flight", type=int, default=256)
-    top.add_argument("--seed", type=int, default=0)
-    return top
-
-
 def main() -> None:
-    arguments = parser().parse_args()
+    command, words = find_command(["data", "solve", *sys.argv[1:]])
+    arguments = command.parser().parse_args(words)
     kept, total = solve(arguments)
     print(f"{kept} of {total} problems have a correct solution: {arguments.out}")
 

@@ -1,6 +1,6 @@
-"""`python -m calopd.cli.download --config CONFIG`: download a run's models before its services start, each once.
+"""Download the models of a run before its services start, each one once.
 
-With --wait, wait until somebody else has: many pods share one volume, and one of them downloads.
+With --wait, wait until another process has downloaded them: many pods share one volume, and one of them downloads.
 """
 
 import argparse
@@ -8,26 +8,25 @@ import os
 import time
 from pathlib import Path
 
-from calopd.local.entry_point import guarded
-
+HELP = "download the models of a run before its services start"
 FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
-"""What a model is loaded from: no pickles, no code."""
+"""The files that a model is loaded from: no pickles, no code."""
 
 POLL_SECONDS = 5.0
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", type=Path, help="the run's TOML")
+    parser.add_argument("--wait", action="store_true", help="wait until the models exist instead of downloading them")
+
+
 def marker(model: str) -> Path:
-    """Written when all files of a model are there: a snapshot folder exists from the first file on."""
+    """Written when all files of a model exist: the snapshot folder exists from the first file on."""
     home = Path(os.environ.get("HF_HOME", Path.home() / ".cache" / "huggingface"))
     return home / "fetched" / model.replace("/", "--")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m calopd.cli.download", description=__doc__)
-    parser.add_argument("--config", type=Path, required=True, help="the run's TOML")
-    parser.add_argument("--wait", action="store_true", help="wait until they are there instead of downloading")
-    arguments = parser.parse_args()
-
+def run(arguments: argparse.Namespace) -> None:
     from huggingface_hub import snapshot_download
 
     from calopd.config import load_config
@@ -51,7 +50,3 @@ def main() -> None:
         marker(model).parent.mkdir(parents=True, exist_ok=True)
         marker(model).touch()
         print(f"{key} = {model}: {folder}", flush=True)
-
-
-if __name__ == "__main__":
-    guarded(main)

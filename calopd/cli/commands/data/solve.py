@@ -1,0 +1,33 @@
+"""Sample one solution per problem from a strong model and keep the correct ones.
+
+Each attempt is saved as soon as it is complete; the same command resumes.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+HELP = "sample one solution per problem from a strong model and keep the correct ones"
+JOB = "services.rollout.jobs.solve"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("source", type=Path, help="JSONL of problems")
+    add("-o", "--out", type=Path, required=True, help="the JSONL to write")
+    add("--model", required=True, help="model directory or hub id")
+    add("--engine", choices=("vllm", "torch"), default="vllm")
+    add("--dtype", choices=("float32", "bfloat16"), default="float32")
+    add("--tensor-parallel-size", type=int, default=1)
+    add("--max-tokens", type=int, default=12_288)
+    add("--max-prompt-tokens", type=int, default=2_048)
+    add("--temperature", type=float, default=1.0)
+    add("--top-p", type=float, default=1.0)
+    add("--in-flight", type=int, default=256, help="responses sampled at once (default: %(default)s)")
+    add("--seed", type=int, default=0)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Become the sampling job: the engines belong to a service, which this package does not import."""
+    os.execv(sys.executable, [sys.executable, "-m", JOB, *arguments.words])

@@ -1,0 +1,123 @@
+"""Evaluate models on benchmarks, one after the other, and compare them. The defaults are the paper's evaluation."""
+
+import argparse
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from calopd.evaluation.evaluated_models import Model
+    from calopd.evaluation.job import Settings
+
+HELP = "accuracy of models on benchmarks, with confidence intervals"
+SETTINGS = (
+    "n", "seed", "max_prompt_tokens", "thinking", "engine", "dtype", "in_flight", "tensor_parallel_size",
+    "cpu_kv_cache_gib",
+)  # fmt: skip
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("models", nargs="+", metavar="[LABEL=]MODEL", help="model directory or hub id, run (RUN, RUN@STEP), checkpoint")
+    add("--benchmark", required=True, help="amc23,aime24,aime25,aime26,hmmt26,math500 or files {id, problem, answer}")
+    add("-n", type=int, default=16, help="samples per problem (default: %(default)s)")
+    add("-o", "--out", type=Path, help="directory for samples, results and page (default: evaluations/LABELS)")
+    add("--problems", type=int, metavar="K", help="only the first K problems of each benchmark")
+    add("--replicas", type=int, default=1, help="processes, each with its own GPUs or threads (default: %(default)s)")
+    add("--overwrite", action="store_true", help="discard existing samples and sample again")
+    add("--student", metavar="LABEL", help="the model that the others are compared with (default: the first)")
+    add("--teacher", metavar="LABEL", help="not a method: listed below the student (default: the label `teacher`)")
+    add("--seed", type=int, default=0)
+    add("--temperature", type=float, default=0.6)
+    add("--top-p", type=float, default=0.95)
+    add("--max-tokens", type=int, default=20_480)
+    add("--max-prompt-tokens", type=int, default=2_048)
+    add("--no-thinking", dest="thinking", action="store_false", help="chat template with enable_thinking=False")
+    add("--engine", choices=("vllm", "torch"), default="vllm")
+    add("--dtype", choices=("float32", "bfloat16"), default="float32")
+    add("--in-flight", type=int, default=256, help="responses that a replica samples at once (default: %(default)s)")
+    add("--tensor-parallel-size", type=int, default=1)
+    add("--cpu-kv-cache-gib", type=int, default=1)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from calopd.core.errors import ConfigError
+    from calopd.evaluation import accuracy_tables
+    from calopd.evaluation.benchmarks import load_benchmarks
+    from calopd.evaluation.evaluated_models import resolve
+    from calopd.evaluation.evaluation_page import write_page
+    from calopd.evaluation.job import Job
+    from calopd.evaluation.layout import EvaluationDir, page_file
+    from calopd.evaluation.paired_comparison import compare
+    from calopd.evaluation.run_jobs import run_job
+
+    console = Console(soft_wrap=True)
+    models = [resolve(text) for text in arguments.models]
+    if len({m.label for m in models}) < len(models):
+        raise ConfigError(f"two models have the same label: {', '.join(m.label for m in models)}; use LABEL=MODEL")
+    benchmarks = load_benchmarks(arguments.benchmark, arguments.problems)
+    if not benchmarks:
+        raise ConfigError("--benchmark is empty: give names or files, separated by commas")
+    out = arguments.out or Path("evaluations") / "-".join(m.label for m in models)
+    console.print(f"samples, results and page go to {out}", highlight=False)
+    results = []
+    for model in models:
+        job, directory = Job(_settings(arguments, model), benchmarks), EvaluationDir(out / model.label)
+        if arguments.overwrite and directory.job.exists():
+            shutil.rmtree(directory.path)
+        job.save(directory)
+        results.append(run_job(job, directory, arguments.replicas, console))
+    for result in results:
+        console.print(accuracy_tables.summary_table(result))
+    comparison = compare(results, student=arguments.student, teacher=arguments.teacher) if len(results) > 1 else None
+    if comparison:
+        console.print(accuracy_tables.comparison_table(comparison))
+        console.print(accuracy_tables.difference_table(comparison))
+    console.print(f"page: {write_page(page_file(out), results, comparison)}", highlight=False)
+
+
+def _settings(arguments: argparse.Namespace, model: "Model") -> "Settings":
+    from calopd.core.types import Sampling
+    from calopd.evaluation.job import Settings
+
+    return Settings(
+        label=model.label,
+        path=_local(model.path),
+        weights=str(model.weights) if model.weights else None,
+        weights_sha256=_digest(model),
+        version=model.version,
+        sampling=Sampling.of(arguments),
+        **{name: getattr(arguments, name) for name in SETTINGS},
+    )
+
+
+def _local(path: str) -> str:
+    """The directory of a model; a hub id becomes its snapshot, so that its bytes identify what is evaluated."""
+    if Path(path).is_dir():
+        return path
+    from huggingface_hub import snapshot_download
+
+    from calopd.core.errors import ConfigError
+
+    try:
+        return snapshot_download(path, allow_patterns=["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"])
+    except Exception as error:  # the hub client raises many types; all mean that the download failed
+        raise ConfigError(f"{path} cannot be downloaded from the hub: {str(error).splitlines()[0]}") from None
+
+
+def _digest(model: "Model") -> str:
+    """sha256 of the weights: of a single file itself, of several files the joined beginnings."""
+    from calopd.core.errors import ConfigError
+    from calopd.rundir.policies import sha256
+
+    if model.is_checkpoint:
+        assert model.weights is not None
+        files = sorted(file for file in model.weights.rglob("*") if file.is_file())
+    else:
+        files = sorted((model.weights or Path(_local(model.path))).glob("*.safetensors"))
+    if not files:
+        raise ConfigError(f"{model.weights or model.path}: no safetensors found")
+    digests = [sha256(file) for file in files]
+    return digests[0] if len(digests) == 1 else "+".join(digest[:16] for digest in digests)

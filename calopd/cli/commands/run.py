@@ -1,0 +1,37 @@
+"""Train on this machine: start, supervise and stop all services, then write the report."""
+
+import argparse
+import sys
+from pathlib import Path
+
+HELP = "train on this machine: start, supervise and stop all services"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", type=Path, nargs="?", help="the run's TOML, for example configs/demo.toml")
+    parser.add_argument("--resume", type=Path, metavar="DIR", help="resume the run in this directory")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing run of this name")
+    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one setting")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from calopd.config import check_resumable, load_config
+    from calopd.core.errors import ConfigError
+    from calopd.local.entry_point import INTERRUPTED_EXIT
+    from calopd.local.services import Stopped
+    from calopd.local.training import run as train
+    from calopd.rundir.layout import RunDir
+
+    if (arguments.config is None) == (arguments.resume is None):
+        raise ConfigError("give either a configuration or --resume DIR")
+    file = RunDir(arguments.resume).config if arguments.resume else arguments.config
+    config = load_config(file, arguments.set)
+    if arguments.resume:
+        check_resumable(load_config(file, environ={}), config)
+        if config.run_dir.path.resolve() != arguments.resume.resolve():
+            raise ConfigError(f"{file} belongs to the run {config.run_dir}: resume it from the directory it began in")
+    try:
+        train(config, resume=arguments.resume is not None, overwrite=arguments.overwrite)
+    except Stopped:
+        print(f"stopped; resume with: calopd run --resume {config.run_dir}", file=sys.stderr)
+        sys.exit(INTERRUPTED_EXIT)

@@ -1,0 +1,40 @@
+"""Compute all numbers of a study: analysis.json and tables/*.csv."""
+
+import argparse
+from pathlib import Path
+
+from calopd.cli.argument_types import thresholds
+
+HELP = "compute all numbers of a study: analysis.json and tables/*.csv"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("directory", type=Path, help="the study's directory")
+    add("--tau", type=thresholds, default=None, help="thresholds (default: 0.01,0.05,0.1)")
+    add("--min-count", type=int, help="list token forms that occur more often (default: 20000 per 60 million tokens)")
+    add("--probes", action="append", default=[], help="also measure the union of these groups, for example inst,eval")
+    add("--processes", type=int, help="default: one per core")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    from calopd.core.tsd.deviation_sums import TAUS
+    from calopd.study.analyze import analyze
+    from calopd.study.layout import StudyDir
+    from calopd.study.terminal_tables import print_analysis
+
+    with Progress(TextColumn("reading"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()) as progress:
+        task = progress.add_task("", total=None)
+        analysis = analyze(
+            arguments.directory,
+            taus=arguments.tau or TAUS,
+            min_count=arguments.min_count,
+            unions=[entry.split(",") for entry in arguments.probes],
+            processes=arguments.processes,
+            progress=lambda done, total: progress.update(task, completed=done, total=total),
+        )
+    print_analysis(analysis)
+    files = StudyDir(arguments.directory)
+    print(f"{files.analysis}, tables in {files.tables}")
