@@ -69,12 +69,12 @@ class Ticket:
     index: int
     problem_id: str
     sample: int
-    """Which of several responses to the same problem."""
+    """Number of this response among those to the same problem."""
     seed: int
     policy_version: int
     sampling: Sampling
     contexts: tuple[str, ...] = ()
-    """Contexts the teacher scores; empty for an evaluation ticket."""
+    """Contexts that the teacher scores under; empty for an evaluation."""
     score_options: ScoreOptions = LOGPROBS_ONLY
 
     @property
@@ -83,13 +83,13 @@ class Ticket:
 
     @property
     def is_evaluation(self) -> bool:
-        """Whether it may wait until nothing is to be written for a step."""
+        """Whether tickets of steps take precedence over it."""
         return self.batch.startswith(EVALUATION)
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What a sampling engine gives back for one prompt."""
+    """The response of a sampling engine to one prompt."""
 
     response_ids: np.ndarray
     """int32 [T], with the end-of-turn token when it was generated."""
@@ -98,7 +98,7 @@ class Sample:
     truncated: bool
     policy_version: int
     seconds: float
-    """This response's share of the engine's busy time."""
+    """This response's share of the time in which the engine was busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class TopK:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What a teacher says of one response."""
+    """A teacher's scores of one response, decoded."""
 
     names: tuple[str, ...]
     logprobs: np.ndarray

@@ -1,1 +1,1 @@
-"""What passes between the services: protobuf messages, the queue, the teacher client, authentication."""
+"""Communication between the services: protobuf messages, the queue, the teacher client, authentication."""

@@ -1,4 +1,4 @@
-"""Who may come in: the address that services listen at, the token that calls must carry, and mutual TLS of gRPC."""
+"""Access control: the address that services listen on, the bearer token of calls, and mutual TLS for gRPC."""
 
 import hmac
 import ipaddress
@@ -16,12 +16,12 @@ TLS_FILES = (TLS_CA.name, TLS_CERT.name, TLS_KEY.name)
 
 
 def token() -> str:
-    """The bearer token of gRPC and HTTP; '' = none is asked for."""
+    """Return the bearer token of gRPC and HTTP; '' = none is required."""
     return os.environ.get(TOKEN.name, TOKEN.default)
 
 
 def host() -> str:
-    """The address to listen at: this machine only, unless CALOPD_HOST says otherwise and a token is set."""
+    """Return the address to listen on: loopback, unless CALOPD_HOST names another one and a token is set."""
     address = os.environ.get(HOST.name, HOST.default)
     if not token() and not ipaddress.ip_address(address).is_loopback:
         raise ConfigError(f"CALOPD_HOST is {address}, open to others, but CALOPD_TOKEN is not set: set one")
@@ -29,12 +29,12 @@ def host() -> str:
 
 
 def is_valid(given: str, expected: str) -> bool:
-    """Compared in constant time."""
+    """Compare in constant time."""
     return hmac.compare_digest(given.encode(), expected.encode())
 
 
 def _tls_files() -> tuple[bytes, bytes, bytes] | None:
-    """Authority, certificate and key where the three variables name them; None = no TLS."""
+    """Return authority, certificate and key if the three variables are set; None = no TLS."""
     named = [os.environ.get(name, "") for name in TLS_FILES]
     if not any(named):
         return None
@@ -48,7 +48,7 @@ def _tls_files() -> tuple[bytes, bytes, bytes] | None:
 
 
 def server_credentials() -> "grpc.ServerCredentials | None":
-    """Of a server that lets in only clients whose certificate is of the same authority; None = no TLS."""
+    """Return credentials that require client certificates of the same authority; None = no TLS."""
     import grpc
 
     if (files := _tls_files()) is None:
@@ -58,7 +58,7 @@ def server_credentials() -> "grpc.ServerCredentials | None":
 
 
 def channel_credentials() -> "grpc.ChannelCredentials | None":
-    """Of a client; None = no TLS."""
+    """Return the credentials of a client; None = no TLS."""
     import grpc
 
     if (files := _tls_files()) is None:

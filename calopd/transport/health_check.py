@@ -6,8 +6,8 @@ import urllib.request
 TIMEOUT_SECONDS = 8.0
 
 
-def grpc_is_well(address: str) -> bool:
-    """Whether the standard health service says SERVING."""
+def grpc_is_healthy(address: str) -> bool:
+    """Return whether the standard health service reports SERVING."""
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -25,7 +25,7 @@ def grpc_is_well(address: str) -> bool:
     return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
 
-def http_is_well(url: str) -> bool:
+def http_is_healthy(url: str) -> bool:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(url, timeout=TIMEOUT_SECONDS) as answer:
         return bool(answer.status == 200)
@@ -34,10 +34,10 @@ def http_is_well(url: str) -> bool:
 def main() -> None:
     kind, where = sys.argv[1:]
     try:
-        well = {"grpc": grpc_is_well, "http": http_is_well}[kind](where)
-    except Exception as error:  # whatever keeps it from answering is the answer
+        healthy = {"grpc": grpc_is_healthy, "http": http_is_healthy}[kind](where)
+    except Exception as error:  # any failure to answer means unhealthy
         sys.exit(f"{where}: {error}")
-    sys.exit(0 if well else f"{where}: not serving")
+    sys.exit(0 if healthy else f"{where}: not serving")
 
 
 if __name__ == "__main__":

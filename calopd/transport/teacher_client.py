@@ -1,4 +1,4 @@
-"""Client of the teacher: round robin over replicas, bounded calls in flight, retries only where they are safe."""
+"""Client of the teacher: round robin over replicas, bounded calls in flight, retries."""
 
 import asyncio
 import itertools
@@ -19,8 +19,8 @@ from calopd.transport.v1.teacher_scorer_pb2_grpc import TeacherScorerStub
 
 log = logging.getLogger(__name__)
 
-# Scoring has no side effects, so that whatever may pass is tried again; a refused request is not.
-# A server that is shutting down cancels what it has not taken up; our own cancellation is no RpcError.
+# Scoring has no side effects, so that every transient error is retried; a refused request is not.
+# A server that is shutting down cancels calls that it has not accepted. Our own cancellation is not an RpcError.
 RETRIED = (
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -30,10 +30,10 @@ RETRIED = (
     grpc.StatusCode.DEADLINE_EXCEEDED,
 )
 FAILURES = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
-"""What may be the request's own doing: tried a few times, and then the caller's business."""
+"""Possibly caused by the request: retried a few times, then raised."""
 MAX_FAILURES = 8
 TOO_LARGE = "larger than max"
-"""How gRPC words the refusal of a message beyond the limits; another try cannot help."""
+"""Part of gRPC's error for a message beyond the size limit, which is not retried."""
 CHANNEL_OPTIONS = [
     ("grpc.lb_policy_name", "round_robin"),
     ("grpc.max_receive_message_length", 256 * 2**20),
@@ -45,7 +45,7 @@ retries = Counter("calopd_rollout_teacher_retries", "Retried calls to the teache
 
 
 class TeacherClient:
-    """Talks to one or more teacher replicas. Use from one event loop."""
+    """Client of one or more teacher replicas. Use it from one event loop."""
 
     def __init__(
         self, addresses: Sequence[str], *, token: str = "", deadline_seconds: float = 600.0, in_flight: int = 64
@@ -69,7 +69,7 @@ class TeacherClient:
             await channel.close()
 
     async def check_vocabulary(self, student_vocabulary: Sequence[str]) -> list[teacher_scorer_pb2.DescribeResponse]:
-        """What the replicas say of themselves; one of another vocabulary is refused, saying which ids differ."""
+        """Return the descriptions of all replicas; raises VocabularyMismatch if one has another vocabulary."""
         described = []
         for stub in self._all_stubs:
             answer = await stub.Describe(teacher_scorer_pb2.DescribeRequest(), metadata=self._metadata, timeout=30)
@@ -124,12 +124,12 @@ class TeacherClient:
         raise AssertionError("unreachable")
 
     async def _pause(self, attempt: int, reason: str, details: str) -> None:
-        """Ask the next replica at once; when all have been asked, wait before the next round."""
+        """Try the next replica at once; when all have failed, wait before the next round."""
         retries.labels(reason).inc()
         attempt, place = divmod(attempt, len(self._all_stubs))
         if place < len(self._all_stubs) - 1:
             return
         seconds = min(10.0, 0.1 * 2**attempt) * random.uniform(0.5, 1.0)
         if attempt in (0, 4) or attempt % 20 == 0:
-            log.warning("teacher: %s (%s); trying again, round %d, in %.1f s", reason, details, attempt + 2, seconds)
+            log.warning("teacher: %s (%s); retrying, round %d, in %.1f s", reason, details, attempt + 2, seconds)
         await asyncio.sleep(seconds)

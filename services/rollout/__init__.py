@@ -1,1 +1,1 @@
-"""The student writes: claims tickets, samples, has each response scored the moment it is complete, commits it."""
+"""Samples responses from the student, requests their scores as soon as each is complete, and commits them."""

@@ -1,4 +1,4 @@
-"""The HTTP surface of a rollout replica."""
+"""The HTTP API of a rollout replica."""
 
 import asyncio
 from dataclasses import replace
@@ -26,7 +26,7 @@ _bearer = HTTPBearer(auto_error=False)
 
 
 def check_token(given: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]) -> None:
-    """Calls that cost something need the token, where one is set."""
+    """Refuse a call without the token, if one is set."""
     if auth.token() and not auth.is_valid(given.credentials if given else "", auth.token()):
         raise HTTPException(401, "no or wrong token: send `Authorization: Bearer <CALOPD_TOKEN>`")
 
@@ -104,7 +104,7 @@ def create_app(worker: Worker, method: MethodSection, max_tokens: int, run: str)
 
 
 def calibration(sample: Sample, scores: Scores, relaxation: float) -> dict[str, Any]:
-    """What Cal-OPD makes of one response, with the rollout's log-probabilities as the student's."""
+    """Calibrate one response as Cal-OPD does, with the rollout's log-probabilities as the student's."""
     student, (teacher, *probes) = torch.from_numpy(sample.logprobs), torch.from_numpy(scores.logprobs.copy())
     region = tsd_region(teacher, torch.stack(probes), relaxation)
     advantage = calibrated_advantage(region, student)

@@ -1,7 +1,8 @@
-"""From tickets to trajectories: claim, sample, have it scored, commit. Any number of workers, killed at any time.
+"""The worker: claims tickets, samples responses, requests their scores and commits trajectories.
 
-Tickets of evaluations are taken only while nothing is being sampled for a step, and are given up, half-written as they
-are, the moment that a ticket of a step or a new policy is there.
+There may be any number of workers, and each may be killed at any time. Tickets of evaluations are claimed only while
+nothing is being sampled for a step. When a ticket of a step or a new policy arrives, they are given back, and their
+incomplete responses are dropped.
 """
 
 import asyncio
@@ -55,7 +56,7 @@ class Worker:
         self._tasks: set[asyncio.Task[None]] = set()
         self._evaluations: set[asyncio.Task[None]] = set()
         self._urgent: set[str] = set()
-        """Tickets of steps that are still to be sampled, or being sampled."""
+        """Ids of the tickets of steps whose response is not complete."""
         self._policy_lock = asyncio.Lock()
         self._policy_sha256: str | None = None
         self._judges = ThreadPoolExecutor(2, "answers")
@@ -78,7 +79,7 @@ class Worker:
                         helper.result()
                 free = self.max_in_flight - len(self._active) + len(self._evaluations)
                 if free <= 0:
-                    # Not for ever: an engine that has failed completes nothing.
+                    # With a timeout, because a failed engine completes nothing.
                     await asyncio.wait(self._tasks, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
                     continue
                 self._start(await asyncio.to_thread(self.queue.claim, self.name, free, 0.5))
@@ -126,7 +127,7 @@ class Worker:
         return task
 
     def _finished(self, claim: Claim, task: "asyncio.Task[None]") -> None:
-        """Let go of a claim, also where its task was cancelled before it ran at all."""
+        """Forget a claim; also called if its task was cancelled before it started."""
         self._active.pop(claim.entry, None)
         self._urgent.discard(claim.ticket.id)
         if task.cancelled() and claim.ticket.is_evaluation and not self._ending:
@@ -134,10 +135,10 @@ class Worker:
 
     async def _give_back(self, claim: Claim) -> None:
         await asyncio.to_thread(self.queue.give_back, claim)
-        prometheus.trajectories.labels("put back").inc()
+        prometheus.trajectories.labels("given back").inc()
 
     def _preempt(self) -> None:
-        """Give up the evaluations in hand: a step needs the engine."""
+        """Give back the tickets of evaluations: a step needs the engine."""
         for task in self._evaluations:
             task.cancel()
         self.sampler.preempt()
@@ -148,7 +149,7 @@ class Worker:
             await asyncio.to_thread(self.queue.renew, self.name, list(self._active.values()))
 
     async def _follow_policies(self) -> None:
-        """Load what is announced, so that the first ticket of a step finds its policy there."""
+        """Load announced policies, so that the first ticket of a step does not wait for its policy."""
         last = "0-0"
         while True:
             announced = await asyncio.to_thread(self.queue.wait_for_policy, last, 1.0)
@@ -156,7 +157,7 @@ class Worker:
                 continue
             last, version = announced.entry, announced.version
             if version < self.sampler.policy_version:
-                # Old news; a ticket that wants it all the same has it loaded.
+                # An old announcement; a ticket that needs this policy loads it.
                 continue
             self._preempt()
             try:
@@ -167,20 +168,20 @@ class Worker:
     async def _work(self, claim: Claim) -> None:
         try:
             if await asyncio.to_thread(self.queue.deliveries, claim) > self.max_deliveries:
-                raise InvalidRequest(f"taken up more than {self.max_deliveries} times without a result")
+                raise InvalidRequest(f"claimed more than {self.max_deliveries} times without a result")
             trajectory, scores = await self.write(claim.ticket)
             fresh = await asyncio.to_thread(self.queue.commit, claim, trajectory, scores)
             prometheus.trajectories.labels("committed" if fresh else "duplicate").inc()
         except (InvalidRequest, ConfigError) as error:
-            log.error("ticket %s is set aside: %s", claim.ticket.id, error)
+            log.error("ticket %s is dead-lettered: %s", claim.ticket.id, error)
             await asyncio.to_thread(self.queue.dead_letter, claim, str(error))
             prometheus.trajectories.labels("dead").inc()
-        except Exception as error:  # not the ticket's fault: its claim runs out, and somebody takes it up again
-            log.exception("ticket %s failed and will be taken up again", claim.ticket.id)
+        except Exception as error:  # not caused by the ticket: its claim expires, and a worker retries it
+            log.exception("ticket %s failed and will be retried", claim.ticket.id)
             prometheus.failures.labels(type(error).__name__).inc()
 
     async def write(self, ticket: Ticket) -> tuple[Trajectory, ReceivedScores | None]:
-        """The trajectory of a ticket: sampled from its policy with its seed, scored, its answer checked."""
+        """Return the trajectory of a ticket, without scores, and the scores as the teacher sent them."""
         problem = self.prompts.problems.get(ticket.problem_id)
         if problem is None:
             raise InvalidRequest(f"problem {ticket.problem_id!r} is in neither data.train nor data.heldout")
@@ -195,7 +196,7 @@ class Worker:
                 scores = await self.teacher.request_scores(
                     ticket.id, sample.response_ids, prompts, ticket.score_options
                 )
-        # A thread of its own: odd answers may take seconds, and leases and heartbeats must not wait for them.
+        # In another thread: some answers take seconds to check, and leases must be renewed meanwhile.
         loop = asyncio.get_running_loop()
         correct, after_think = await loop.run_in_executor(self._judges, self._judge, sample, problem)
         trajectory = Trajectory(
@@ -226,7 +227,7 @@ class Worker:
                 continue
 
     async def _ensure_policy(self, version: int, sha256: str | None = None) -> None:
-        """Have this version loaded, and these bytes of it where it was published again after a restart."""
+        """Load this version if it is not loaded. `sha256` tells a policy that was published again after a restart."""
         async with self._policy_lock:
             for attempt in itertools.count(1):
                 if self.sampler.policy_version == version and sha256 in (None, self._policy_sha256):
@@ -236,7 +237,7 @@ class Worker:
                     if sha256 not in (None, found):
                         raise PolicyError(f"policy {version} at {directory} is not the one that was announced")
                 except PolicyError:
-                    # The shared volume may show the rename later than Redis shows the ticket.
+                    # On a shared volume the policy may become visible after its ticket.
                     if attempt == POLICY_ATTEMPTS:
                         raise
                     await asyncio.sleep(POLICY_PAUSE_SECONDS)

@@ -67,9 +67,9 @@ def make_certificates(folder: Path) -> dict[str, str]:
 
 def test_a_serving_server_is_well_and_another_is_not():
     with healthy_server() as address:
-        assert probe.grpc_is_well(address)
+        assert probe.grpc_is_healthy(address)
     with healthy_server(health_pb2.HealthCheckResponse.NOT_SERVING) as address:
-        assert not probe.grpc_is_well(address)
+        assert not probe.grpc_is_healthy(address)
 
 
 def test_the_command_says_what_is_wrong():
@@ -85,17 +85,17 @@ def test_mutual_tls_lets_in_only_certificates_of_the_authority(tmp_path, monkeyp
     for variable, file in ours.items():
         monkeypatch.setenv(variable, file)
     with healthy_server() as address:
-        assert probe.grpc_is_well(address)
+        assert probe.grpc_is_healthy(address)
         monkeypatch.setattr(probe, "TIMEOUT_SECONDS", 2.0)  # refused calls wait for it
         # Trusts the server, but shows a certificate of somebody else.
         monkeypatch.setenv("CALOPD_TLS_CERT", theirs["CALOPD_TLS_CERT"])
         monkeypatch.setenv("CALOPD_TLS_KEY", theirs["CALOPD_TLS_KEY"])
         with pytest.raises(grpc.RpcError):
-            probe.grpc_is_well(address)
+            probe.grpc_is_healthy(address)
         for variable in auth.TLS_FILES:
             monkeypatch.delenv(variable)
         with pytest.raises(grpc.RpcError):
-            probe.grpc_is_well(address)
+            probe.grpc_is_healthy(address)
 
 
 def test_half_of_the_tls_settings_are_refused(tmp_path, monkeypatch):

@@ -1,7 +1,7 @@
-"""Many sequences in one forward pass: without padding, and what several of them begin with is computed once.
+"""Many sequences in one forward pass, without padding; shared prefixes are computed once.
 
 Linear layers work row by row, so that a prefix that contexts or rollouts of one problem share needs one set of rows.
-Only attention looks across rows: it gathers those of each sequence and runs in buckets of nearly one length.
+Only attention looks across rows: it gathers those of each sequence and runs in buckets of similar length.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ MAX_PADDING = 0.10
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Sequences that attention computes together, padded to the longest on the right, where nothing looks back."""
+    """Sequences that attention computes together, padded on the right, which causal attention ignores."""
 
     rows_BL: Tensor
     """Row of each position; padding repeats the last."""
@@ -35,7 +35,7 @@ class Packed:
     ids: Tensor
     """[1, N]: every different row once."""
     positions: Tensor
-    """[1, N]: where each row stands in its sequences."""
+    """[1, N]: position of each row in its sequences."""
     rows: list[np.ndarray]
     """The rows of each sequence, in the order given."""
     buckets: list[Bucket]
@@ -52,9 +52,9 @@ class Packed:
 
 
 def pack(sequences: Sequence[np.ndarray], *, share: bool = True) -> Packed:
-    """Rows for all of `sequences`; with `share`, a common beginning has its rows once.
+    """Rows for all of `sequences`; with `share`, a shared prefix has its rows once.
 
-    In lexicographic order the longest beginning that a sequence shares with any before it, it shares with the last.
+    In lexicographic order, the longest prefix shared with any earlier sequence is the one shared with the previous one.
     """
     order = sorted(range(len(sequences)), key=lambda i: sequences[i].astype(">u4").tobytes())
     rows: list[np.ndarray] = [np.empty(0, np.int64)] * len(sequences)
@@ -82,14 +82,14 @@ def pack(sequences: Sequence[np.ndarray], *, share: bool = True) -> Packed:
 
 
 def _common(a: np.ndarray, b: np.ndarray) -> int:
-    """How many tokens both begin with."""
+    """Length of the longest common prefix."""
     length = min(len(a), len(b))
     different = a[:length] != b[:length]
     return int(different.argmax()) if different.any() else length
 
 
 def _buckets(rows: list[np.ndarray]) -> list[list[int]]:
-    """Indices of sequences by length, cut where padding would exceed its share."""
+    """Group sequences by length so that padding stays within MAX_PADDING."""
     buckets: list[list[int]] = []
     total = 0
     for i in sorted(range(len(rows)), key=lambda i: -len(rows[i])):

@@ -209,5 +209,5 @@ def test_an_evaluation_gives_way_to_a_step_and_is_taken_up_again(replica):
     arrivals = replica.wait_for("eval-000003", count)
     assert sorted(arrival.index for arrival in arrivals) == list(range(count))
     page = urllib.request.urlopen(replica.url + "/metrics").read().decode()
-    assert re.search(r'^calopd_rollout_trajectories_total\{.*outcome="put back".*\}', page, re.M)
+    assert re.search(r'^calopd_rollout_trajectories_total\{.*outcome="given back".*\}', page, re.M)
     assert replica.queue.waiting() == 0
