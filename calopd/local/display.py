@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a live table in a terminal, a line a step elsewhere."""
+"""The progress of a run: a live table in a terminal, one line per step elsewhere."""
 
 import http.client
 import json
@@ -68,7 +68,7 @@ class Scrape:
 
 
 class Display:
-    """Asks the services what they do and shows it."""
+    """Queries the services and shows their state."""
 
     def __init__(self, config: Config, supervisor: Supervisor, console: Console) -> None:
         self._config, self._supervisor, self._console = config, supervisor, console

