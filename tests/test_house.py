@@ -86,7 +86,6 @@ def test_every_module_has_a_docstring() -> None:
     assert not lacking
 
 
-@pytest.mark.xfail(strict=False, reason="some of the wording is still being changed")
 def test_no_docstring_begins_with_what() -> None:
     """A noun phrase or an imperative says it shorter."""
     found = []
@@ -99,7 +98,6 @@ def test_no_docstring_begins_with_what() -> None:
     assert not found, "\n".join(found)
 
 
-@pytest.mark.xfail(strict=False, reason="some of the wording is still being changed")
 def test_words_are_the_usual_ones() -> None:
     roots = (
         "calopd/",

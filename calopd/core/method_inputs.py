@@ -1,4 +1,4 @@
-"""What a method computes with: the tokens of some trajectories, and the facts of a whole step."""
+"""The input of a method: the tokens of some trajectories, and the facts of a whole step."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields

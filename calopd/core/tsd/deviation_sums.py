@@ -18,7 +18,7 @@ TAUS = (0.01, 0.05, 0.10)
 
 @dataclass(frozen=True, slots=True)
 class StudyPlan:
-    """What to measure: the contexts except c0, the thresholds, the groups and the sets of probes."""
+    """The measurements of a study: the contexts except c0, the thresholds, the groups and the sets of probes."""
 
     contexts: tuple[str, ...]
     taus: tuple[float, ...]
