@@ -14,10 +14,11 @@ policy        the student's weights after a number of optimizer steps, which is 
 Axis suffixes: _B trajectories, _T tokens, _C contexts, _V vocabulary, _K top-k, _H hidden.
 """
 
-from dataclasses import dataclass, fields
-from typing import Self
+from dataclasses import dataclass
 
 import numpy as np
+
+from calopd.core.options import LOGPROBS_ONLY, Sampling, ScoreOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,36 +27,6 @@ class Problem:
     problem: str
     answer: str
     solution: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """The parameters of sampling one response."""
-
-    temperature: float = 1.0
-    top_p: float = 1.0
-    """Sample from the smallest set of tokens with this probability."""
-    max_tokens: int = 16_384
-
-    @classmethod
-    def of(cls, source: object) -> Self:
-        """Read each parameter from the attribute of the same name: of a configuration section, parsed arguments."""
-        return cls(**{field.name: getattr(source, field.name) for field in fields(cls)})
-
-
-@dataclass(frozen=True, slots=True)
-class ScoreOptions:
-    """Scores to compute in addition to the log-probabilities of the response tokens, for the first context."""
-
-    top_k: int = 0
-    """Most likely tokens to return per position; 0 = none."""
-    want_entropy: bool = False
-    """Return the teacher's entropy at each position."""
-    top_k_min_entropy: float | None = None
-    """Return the top-k only for positions whose entropy, in nats, exceeds this; None = for all."""
-
-
-LOGPROBS_ONLY = ScoreOptions()
 
 
 EVALUATION = "eval-"

@@ -1,10 +1,12 @@
 """evaluation.html: result tables, accuracy by problem, and responses."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from calopd.core.options import Sampling
 from calopd.evaluation import accuracy_tables
 from calopd.evaluation.paired_comparison import Comparison
 from calopd.evaluation.results import MEAN, Results
@@ -31,9 +33,7 @@ def _header(results: Sequence[Results], comparison: Comparison | None) -> str:
     first = results[0].settings
     about = {
         "samples per problem": first["n"],
-        "temperature": first["temperature"],
-        "top-p": first["top_p"],
-        "response limit": f"{first['max_tokens']:,}",
+        **{field.name.replace("_", " "): f"{first[field.name]:,}" for field in fields(Sampling)},
         "seed": first["seed"],
         "sampler": ", ".join(sorted({s for r in results for s in r.settings["samplers"]})),
     }

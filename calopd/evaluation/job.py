@@ -7,16 +7,14 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
 from calopd.core.errors import ConfigError
-from calopd.core.types import Problem, Sampling
+from calopd.core.options import PAPER_EVALUATION, Sampling
+from calopd.core.types import Problem
 from calopd.evaluation.benchmarks import Benchmark
 from calopd.evaluation.layout import EvaluationDir
 from calopd.rundir.files import read_lines, write_json
 
 _FREE = ("label", "n", "in_flight", "tensor_parallel_size", "cpu_kv_cache_gib")
 """Settings that may change when an evaluation is resumed; all others determine the samples."""
-
-
-PAPER_SAMPLING = Sampling(temperature=0.6, top_p=0.95, max_tokens=20_480)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +28,7 @@ class Settings:
     version: int | None
     n: int = 16
     seed: int = 0
-    sampling: Sampling = PAPER_SAMPLING
+    sampling: Sampling = PAPER_EVALUATION
     max_prompt_tokens: int = 2_048
     thinking: bool = True
     engine: str = "vllm"

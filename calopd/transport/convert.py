@@ -1,7 +1,7 @@
 """Conversion between the library's types and protobuf messages. Each type is converted here and nowhere else."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -27,11 +27,11 @@ def from_bytes(raw: bytes, dtype: np.dtype, what: str) -> np.ndarray:
 
 
 def sampling_to_message(sampling: Sampling) -> queue_pb2.Sampling:
-    return queue_pb2.Sampling(temperature=sampling.temperature, top_p=sampling.top_p, max_tokens=sampling.max_tokens)
+    return queue_pb2.Sampling(**asdict(sampling))
 
 
 def sampling_from_message(message: queue_pb2.Sampling) -> Sampling:
-    return Sampling(temperature=message.temperature, top_p=message.top_p, max_tokens=message.max_tokens)
+    return Sampling.of(message)
 
 
 def score_options_to_message(options: ScoreOptions) -> teacher_scorer_pb2.ScoreOptions:

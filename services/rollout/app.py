@@ -8,14 +8,15 @@ import torch
 from fastapi import Depends, FastAPI, HTTPException, Response
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from calopd.config.sections import MethodSection
+from calopd.config.sections.sampling import SamplingKeys
 from calopd.core.calibration import calibrated_advantage, retained_ratio, tsd_region, zero_ratio
 from calopd.core.contexts import BASE, probe_names
 from calopd.core.errors import CalopdError, QueueUnavailable
 from calopd.core.methods import ProbeSettings
-from calopd.core.types import Problem, Sample, Sampling, Scores
+from calopd.core.types import Problem, Sample, Scores
 from calopd.data.answers import is_correct
 from calopd.tracking.metrics_page import metrics_of_run
 from calopd.transport import auth
@@ -31,15 +32,13 @@ def check_token(given: Annotated[HTTPAuthorizationCredentials | None, Depends(_b
         raise HTTPException(401, "no or wrong token: send `Authorization: Bearer <CALOPD_TOKEN>`")
 
 
-class GenerateRequest(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class GenerateRequest(SamplingKeys):
     problem: str = Field(min_length=1, max_length=100_000)
     answer: str | None = Field(default=None, max_length=1_000)
     solution: str = Field(default="", max_length=100_000)
     temperature: float = Field(default=1.0, gt=0, le=10)
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    max_tokens: int | None = Field(default=None, ge=1)
+    max_tokens: int = Field(default=2**31 - 1, ge=1)
+    """At most the service's rollout.max_tokens."""
     seed: int = Field(default=0, ge=0, lt=2**63)
     score: bool = False
 
@@ -75,8 +74,7 @@ def create_app(worker: Worker, method: MethodSection, max_tokens: int, run: str)
     @app.post("/v1/generate", dependencies=[Depends(check_token)])
     async def generate(request: GenerateRequest) -> dict[str, Any]:
         problem = Problem("adhoc", request.problem, request.answer or "", request.solution)
-        limit = min(request.max_tokens or max_tokens, max_tokens)
-        sampling = replace(Sampling.of(request), max_tokens=limit)
+        sampling = replace(request.sampling, max_tokens=min(request.max_tokens, max_tokens))
         try:
             ids = worker.prompts.ids(problem)
             sample = await asyncio.wrap_future(worker.sampler.sample(SampleRequest(ids, sampling, request.seed)))

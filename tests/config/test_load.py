@@ -6,6 +6,7 @@ from calopd.config import Config, check_resumable, load_config
 from calopd.config.resume import is_fixed
 from calopd.core.errors import ConfigError
 from calopd.core.methods import ProbeSettings
+from calopd.core.options import Sampling
 
 ROOT = Path(__file__).parents[2]
 MINIMAL = """
@@ -39,7 +40,8 @@ def test_defaults_are_the_papers_recipe(minimal):
     assert config.run.steps == 100
     assert (config.learner.learning_rate, config.learner.weight_decay, config.learner.gradient_clip) == (1e-6, 0.01, 1)
     assert (config.learner.trajectories, config.learner.samples, config.learner.betas) == (256, 1, (0.9, 0.999))
-    assert (config.rollout.temperature, config.rollout.top_p, config.rollout.max_tokens) == (1, 1, 16_384)
+    assert config.rollout.sampling == Sampling(temperature=1, top_p=1, max_tokens=16_384)
+    assert config.evaluation.sampling == Sampling(temperature=0.6, top_p=0.95, max_tokens=20_480)
     assert (config.learner.chunk, config.data.max_prompt_tokens) == (1024, 2048)
     assert (config.method.name, config.method.clamp) == ("cal_opd", 10)
     assert config.method.settings == ProbeSettings(probes=("eval",), relaxation=5)

@@ -2,11 +2,11 @@
 
 from pydantic import Field
 
-from calopd.config.sections.base import Section
-from calopd.core.types import Sampling
+from calopd.config.sections.sampling import SamplingKeys
+from calopd.core.options import PAPER_EVALUATION
 
 
-class EvaluationSection(Section):
+class EvaluationSection(SamplingKeys):
     """Held-out accuracy of some of the run's policies."""
 
     problems: int = Field(default=0, ge=0)
@@ -15,13 +15,9 @@ class EvaluationSection(Section):
     """Steps between two evaluated policies; 0 = only the first and the last one. Rollouts answer when they are idle."""
     samples: int = Field(default=1, ge=1)
     """Responses per problem; accuracy is the mean over all of them. Raise it for less noise."""
-    temperature: float = Field(default=0.6, gt=0)
+    temperature: float = Field(default=PAPER_EVALUATION.temperature, gt=0)
     """Sampling temperature of the evaluation."""
-    top_p: float = Field(default=0.95, gt=0, le=1)
+    top_p: float = Field(default=PAPER_EVALUATION.top_p, gt=0, le=1)
     """Sample from the smallest set of tokens with this probability; 1 = from all tokens."""
-    max_tokens: int = Field(default=20_480, ge=1)
+    max_tokens: int = Field(default=PAPER_EVALUATION.max_tokens, ge=1)
     """Maximum length of a response, in tokens. A longer one is cut and usually counts as wrong."""
-
-    @property
-    def sampling(self) -> Sampling:
-        return Sampling.of(self)

@@ -4,11 +4,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from calopd.config.sections.base import Dtype, Fixed, Port, Section
-from calopd.core.types import Sampling
+from calopd.config.sections.base import Dtype, Port
+from calopd.config.sections.sampling import SamplingKeys
 
 
-class RolloutSection(Section):
+class RolloutSection(SamplingKeys):
     """How responses are sampled, and the replicas that do it."""
 
     engine: Literal["vllm", "torch"] = "vllm"
@@ -22,12 +22,6 @@ class RolloutSection(Section):
     """Data type of the weights while sampling. Use `"bfloat16"` on GPUs."""
     device: str = "auto"
     """Torch device; `"auto"` = a GPU if there is one, else the CPU. Torch engine only."""
-    temperature: Fixed[float] = Field(default=1.0, gt=0)
-    """Sampling temperature; 1 = the student's own distribution."""
-    top_p: Fixed[float] = Field(default=1.0, gt=0, le=1)
-    """Sample from the smallest set of tokens with this probability; 1 = from all tokens."""
-    max_tokens: Fixed[int] = Field(default=16_384, ge=1)
-    """Maximum length of a response, in tokens. A longer one is cut and still used."""
     max_in_flight: int = Field(default=256, ge=1)
     """Tickets that a replica works on at once. Raise it if the GPU is not busy, lower it if the KV cache is full."""
     lease_seconds: float = Field(default=30.0, gt=0)
@@ -42,7 +36,3 @@ class RolloutSection(Section):
     """Size of vLLM's KV cache when it runs on a CPU, in GiB."""
     threads: int = Field(default=0, ge=0)
     """CPU threads of each replica; 0 = the default of torch, and all cores with vLLM on a CPU."""
-
-    @property
-    def sampling(self) -> Sampling:
-        return Sampling.of(self)

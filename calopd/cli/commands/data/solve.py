@@ -8,6 +8,9 @@ import os
 import sys
 from pathlib import Path
 
+from calopd.cli.sampling_arguments import add_sampling_arguments
+from calopd.core.options import PAPER_SOLUTIONS
+
 HELP = "sample one solution per problem from a strong model and keep the correct ones"
 JOB = "services.rollout.jobs.solve"
 
@@ -20,10 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--engine", choices=("vllm", "torch"), default="vllm")
     add("--dtype", choices=("float32", "bfloat16"), default="float32")
     add("--tensor-parallel-size", type=int, default=1)
-    add("--max-tokens", type=int, default=12_288)
+    add_sampling_arguments(parser, PAPER_SOLUTIONS)
     add("--max-prompt-tokens", type=int, default=2_048)
-    add("--temperature", type=float, default=1.0)
-    add("--top-p", type=float, default=1.0)
     add("--in-flight", type=int, default=256, help="responses sampled at once (default: %(default)s)")
     add("--seed", type=int, default=0)
 

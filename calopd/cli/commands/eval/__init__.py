@@ -5,6 +5,9 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from calopd.cli.sampling_arguments import add_sampling_arguments
+from calopd.core.options import PAPER_EVALUATION
+
 if TYPE_CHECKING:
     from calopd.evaluation.evaluated_models import Model
     from calopd.evaluation.job import Settings
@@ -28,9 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--student", metavar="LABEL", help="the model that the others are compared with (default: the first)")
     add("--teacher", metavar="LABEL", help="not a method: listed below the student (default: the label `teacher`)")
     add("--seed", type=int, default=0)
-    add("--temperature", type=float, default=0.6)
-    add("--top-p", type=float, default=0.95)
-    add("--max-tokens", type=int, default=20_480)
+    add_sampling_arguments(parser, PAPER_EVALUATION)
     add("--max-prompt-tokens", type=int, default=2_048)
     add("--no-thinking", dest="thinking", action="store_false", help="chat template with enable_thinking=False")
     add("--engine", choices=("vllm", "torch"), default="vllm")

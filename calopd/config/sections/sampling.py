@@ -1,0 +1,21 @@
+"""The sampling parameters as keys of a section."""
+
+from pydantic import Field
+
+from calopd.config.sections.base import Fixed, Section
+from calopd.core.options import Sampling
+
+
+class SamplingKeys(Section):
+    """One key per parameter of `Sampling`. Sections with other defaults declare the key again."""
+
+    temperature: Fixed[float] = Field(default=1.0, gt=0)
+    """Sampling temperature; 1 = the student's own distribution."""
+    top_p: Fixed[float] = Field(default=1.0, gt=0, le=1)
+    """Sample from the smallest set of tokens with this probability; 1 = from all tokens."""
+    max_tokens: Fixed[int] = Field(default=16_384, ge=1)
+    """Maximum length of a response, in tokens. A longer one is cut and still used."""
+
+    @property
+    def sampling(self) -> Sampling:
+        return Sampling.of(self)
