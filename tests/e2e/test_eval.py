@@ -79,7 +79,7 @@ def test_replicas_share_the_work_and_models_are_compared(undisturbed_eval, tmp_p
     out = finish(start("compare", str(tmp_path / "student"), str(tmp_path / "teacher"), "--format", "markdown"))
     assert out.startswith("| Model / Method | heldout |")
     warm = finish(start(*models, *SMALL, "--temperature", "1", "-o", str(tmp_path)), code=78)
-    assert "holds samples with temperature = 0.6, not 1.0" in warm
+    assert "contains samples with temperature = 0.6, not 1.0" in warm
 
 
 def test_what_a_run_left_is_one_model(undisturbed, tiny, tmp_path):
