@@ -14,7 +14,7 @@ class Variable:
 
 TOKEN = Variable(
     "CALOPD_TOKEN",
-    "Token that every gRPC call, and every HTTP call that changes something, must carry. The same in all services. "
+    "Token that every gRPC call and `POST /v1/generate` must carry. The same in all services. "
     "`calopd run` generates one if it is not set.",
 )
 HOST = Variable(

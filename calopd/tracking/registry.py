@@ -35,7 +35,7 @@ def check_libraries(names: Sequence[str]) -> None:
         if find_spec(library) is None:
             raise ConfigError(
                 f"tracking.trackers names {name!r}, but the package {library} is not installed: "
-                f"run `pip install 'calopd[{name}]'` or remove it from the list"
+                f"run `pip install -e '.[{name}]'` in the repository, or remove it from the list"
             )
 
 

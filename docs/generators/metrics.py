@@ -30,7 +30,7 @@ trackers = ["tensorboard", "wandb"]
 mode = "offline"    # Weights & Biases: upload later with `wandb sync <run>/wandb/offline-run-*`
 ```
 
-TensorBoard and Weights & Biases need their extras: `pip install 'calopd[tensorboard]'`, `pip install 'calopd[wandb]'`.
+TensorBoard and Weights & Biases need their extras: `pip install -e '.[tensorboard]'`, `pip install -e '.[wandb]'`; `make setup` installs both.
 Trackio is well maintained, but not offered: its current release requires pillow < 13, which conflicts with the version
 that the samplers are pinned to. A tracker is one file in `calopd/tracking/` and one line in its `registry.py`.
 

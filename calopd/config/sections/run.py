@@ -24,5 +24,5 @@ class RunSection(Section):
     """Seed of the problem order, the sampled responses and all other random choices. Change it to repeat a run with
     different randomness."""
     deterministic: bool = False
-    """Use trajectories in ticket order and in fixed micro-batches instead of in order of arrival, so that the same run
-    gives the same student. Slower: a late response delays those behind it."""
+    """Use trajectories in ticket order and in fixed micro-batches instead of in order of arrival. Two
+    runs then differ only by the last bits that the engines' batching changes. Slower: a late response delays others."""

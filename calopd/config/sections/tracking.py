@@ -14,7 +14,7 @@ class TrackingSection(Section):
 
     trackers: tuple[str, ...] = ()
     """Experiment trackers that receive the metrics of every step, by name: `"tensorboard"`, `"wandb"`. Each needs its
-    extra (`pip install calopd[tensorboard]`). metrics.jsonl and Prometheus are always on."""
+    extra (`pip install -e '.[tensorboard]'`; `make setup` installs both). metrics.jsonl and Prometheus are always on."""
     project: str = Field(default="calopd", min_length=1)
     """Project that the runs are grouped under (Weights & Biases)."""
     mode: Literal["offline", "online"] = "offline"

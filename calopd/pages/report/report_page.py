@@ -12,8 +12,8 @@ from calopd.pages.report.trajectories import render_trajectories
 
 DEMO_MODELS = "examples/demo"
 DEMO_NOTE = (
-    "In the demo's synthetic data the teacher's deviation is built to sit on discourse words: this page shows the "
-    "machinery, not the paper's claim, and not that calibration beats OPD here."
+    "The demo's synthetic data makes the teacher deviate on discourse words: this page shows that the system works, "
+    "not that the paper's claim holds or that calibration beats OPD."
 )
 
 
