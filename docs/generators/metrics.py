@@ -30,7 +30,8 @@ trackers = ["tensorboard", "wandb"]
 mode = "offline"    # Weights & Biases: upload later with `wandb sync <run>/wandb/offline-run-*`
 ```
 
-TensorBoard and Weights & Biases need their extras: `pip install -e '.[tensorboard]'`, `pip install -e '.[wandb]'`; `make setup` installs both.
+TensorBoard and Weights & Biases need libraries, which `make setup` installs;
+otherwise `pip install -e '.[tensorboard]'` and `pip install -e '.[wandb]'`.
 Trackio is well maintained, but not offered: its current release requires pillow < 13, which conflicts with the version
 that the samplers are pinned to. A tracker is one file in `calopd/tracking/` and one line in its `registry.py`.
 

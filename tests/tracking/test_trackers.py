@@ -85,7 +85,7 @@ def test_prometheus_names_are_unique_and_end_with_their_unit():
 @pytest.mark.parametrize("name", TRACKERS)
 def test_a_missing_library_names_the_extra(name, monkeypatch):
     monkeypatch.setattr(registry, "find_spec", lambda library: None)
-    with pytest.raises(ConfigError, match=rf"calopd\[{name}\]"):
+    with pytest.raises(ConfigError, match=rf"\.\[{name}\]"):
         check_libraries([name])
 
 

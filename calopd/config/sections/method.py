@@ -42,7 +42,7 @@ class MethodSection(Section):
     overlap_top_k: int = Field(default=16, ge=0)
     """Most likely tokens that the overlap metrics compare; 0 = not measured."""
     overlap_share: float = Field(default=1.0, ge=0, le=1)
-    """Share of a step's trajectories that the overlap is measured on, drawn from the seed. Lower it for long responses."""
+    """Share of a step's trajectories that the overlap is measured on. Lower it for long responses."""
 
     _settings: MethodSettings = PrivateAttr()
 

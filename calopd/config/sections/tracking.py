@@ -13,8 +13,9 @@ class TrackingSection(Section):
     """Experiment trackers that receive the metrics of every step."""
 
     trackers: tuple[str, ...] = ()
-    """Experiment trackers that receive the metrics of every step, by name: `"tensorboard"`, `"wandb"`. Each needs its
-    extra (`pip install -e '.[tensorboard]'`; `make setup` installs both). metrics.jsonl and Prometheus are always on."""
+    """Experiment trackers that receive the metrics of every step, by name: `"tensorboard"`, `"wandb"`. `make
+    setup` installs their libraries, `pip install -e '.[tensorboard]'` one of them. metrics.jsonl and Prometheus are
+    always on."""
     project: str = Field(default="calopd", min_length=1)
     """Project that the runs are grouped under (Weights & Biases)."""
     mode: Literal["offline", "online"] = "offline"

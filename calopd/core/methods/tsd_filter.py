@@ -11,7 +11,7 @@ from calopd.core.methods.base import Method, ProbeSettings, opd_advantage
 @dataclass(frozen=True, kw_only=True)
 class TSDFilterSettings(ProbeSettings):
     deviation_threshold: float = 0.1
-    """TSD-Filter's tau in nats: a token that deviates further leaves the loss. `relaxation` affects only the metrics."""
+    """Tau in nats: a token that deviates further leaves the loss. `relaxation` affects only the metrics."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

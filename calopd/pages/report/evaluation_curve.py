@@ -29,8 +29,8 @@ def render_evaluations(evaluations: Rows) -> str:
     layout = step_layout("ratio", x_title="policy")
     newest = evaluations[-1]
     note = (
-        f"{newest['problems']:,} held-out problems, responses per problem: {newest['samples']}, by the policy after that "
-        "many optimizer steps; bars are 95 % intervals over problems."
+        f"{newest['problems']:,} held-out problems, responses per problem: {newest['samples']}, by the policy after "
+        "that many optimizer steps; bars are 95 % intervals over problems."
     )
     figure = figure_html("Held-out accuracy", note, {"data": [trace], "layout": layout}, height=STEP_HEIGHT)
     return f'<section><h2>Evaluation</h2><div class="charts">{figure}</div></section>\n'
