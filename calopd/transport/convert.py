@@ -123,6 +123,35 @@ class ReceivedScores:
         tokens = len(request.response_ids) // IDS.itemsize
         for score in self.message.scores:
             check_scores(from_bytes(score.logprobs, LOGPROBS, score.name), tokens, vocabulary_size)
+        self._check_entropy(request.options, tokens)
+        self._check_top_k(request.options, tokens, vocabulary_size)
+
+    def _check_entropy(self, options: teacher_scorer_pb2.ScoreOptions, tokens: int) -> None:
+        expected = tokens * LOGPROBS.itemsize if options.want_entropy else 0
+        if len(self.message.entropy) != expected:
+            raise UnhealthyTeacher(f"{len(self.message.entropy)} bytes of entropy, expected {expected}")
+        if not np.isfinite(np.frombuffer(self.message.entropy, LOGPROBS)).all():
+            raise UnhealthyTeacher("the entropy is NaN or infinite")
+
+    def _check_top_k(self, options: teacher_scorer_pb2.ScoreOptions, tokens: int, vocabulary_size: int) -> None:
+        top = self.message.top_k
+        if top.k != options.top_k:
+            raise UnhealthyTeacher(f"the top {top.k} tokens, expected the top {options.top_k}")
+        if not top.k:
+            return
+        gated = options.HasField("top_k_min_entropy")
+        rows = len(top.positions) // IDS.itemsize if gated else tokens
+        sizes = len(top.positions), len(top.ids), len(top.logprobs)
+        values = rows * top.k
+        if sizes != (rows * IDS.itemsize * gated, values * IDS.itemsize, values * LOGPROBS.itemsize):
+            raise UnhealthyTeacher(f"positions, ids and logprobs of the top-k have {sizes} bytes: wrong length")
+        positions, ids = np.frombuffer(top.positions, IDS), np.frombuffer(top.ids, IDS)
+        if rows > tokens or (np.diff(positions, prepend=-1, append=tokens) < 1).any():
+            raise UnhealthyTeacher(f"the positions of the top-k are not those of {tokens} response tokens, in order")
+        if ((ids < 0) | (ids >= vocabulary_size)).any():
+            raise UnhealthyTeacher("the top-k has ids outside the vocabulary")
+        if not (np.frombuffer(top.logprobs, LOGPROBS) <= 1e-4).all():
+            raise UnhealthyTeacher("the top-k has log-probabilities that are NaN or above 0")
 
     def decode(self) -> Scores:
         return scores_from_message(self.message)

@@ -92,7 +92,8 @@ def test_a_request_carries_the_options_whole():
 
 def received() -> tuple[pb.ScoreRequest, convert.ReceivedScores]:
     scores = replace(filled(Scores, itertools.count(3)), names=("c0", "eval+"))
-    request = convert.score_request("t", IDS, {"c0": IDS, "eval+": IDS + 1})
+    options = ScoreOptions(top_k=2, want_entropy=True, top_k_min_entropy=0.5)
+    request = convert.score_request("t", IDS, {"c0": IDS, "eval+": IDS + 1}, options)
     return request, convert.ReceivedScores(convert.scores_to_message("t", scores))
 
 
@@ -114,6 +115,24 @@ def test_an_answer_to_its_request_passes():
 
 
 @pytest.mark.parametrize(
+    ("options", "top_k"),
+    [
+        (ScoreOptions(), None),
+        (ScoreOptions(top_k=1), TopK(IDS[:, None], LOGPROBS[:, None])),
+        (
+            ScoreOptions(top_k=2, top_k_min_entropy=9.0),
+            TopK(IDS[:0].reshape(0, 2), LOGPROBS[:0].reshape(0, 2), IDS[:0]),
+        ),
+        (ScoreOptions(top_k=1, top_k_min_entropy=0.0), TopK(IDS[:, None], LOGPROBS[:, None], IDS)),
+    ],
+)
+def test_a_top_k_of_all_tokens_or_of_some_passes(options, top_k):
+    scores = Scores(("c0",), LOGPROBS[None], "r", 0.0, top_k)
+    answer = convert.ReceivedScores(convert.scores_to_message("t", scores))
+    answer.check(convert.score_request("t", IDS, {"c0": IDS}, options), vocabulary_size=400)
+
+
+@pytest.mark.parametrize(
     ("spoil", "reason"),
     [
         (lambda m: setattr(m, "trajectory_id", "other"), "an answer to 'other'"),
@@ -121,6 +140,15 @@ def test_an_answer_to_its_request_passes():
         (lambda m: m.scores.pop(), "with contexts"),
         (lambda m: setattr(m.scores[1], "logprobs", m.scores[1].logprobs[:-4]), "wrong length"),
         (lambda m: setattr(m.scores[1], "logprobs", np.full(3, np.nan, "<f4").tobytes()), "NaN"),
+        (lambda m: m.ClearField("entropy"), "0 bytes of entropy, expected 12"),
+        (lambda m: setattr(m, "entropy", np.full(3, np.nan, "<f4").tobytes()), "entropy is NaN"),
+        (lambda m: m.ClearField("top_k"), "the top 0 tokens, expected the top 2"),
+        (lambda m: setattr(m.top_k, "ids", m.top_k.ids[:-4]), "wrong length"),
+        (lambda m: m.top_k.ClearField("positions"), "wrong length"),
+        (lambda m: setattr(m.top_k, "positions", np.array([0, 3], "<i4").tobytes()), "positions of the top-k"),
+        (lambda m: setattr(m.top_k, "positions", np.array([2, 0], "<i4").tobytes()), "positions of the top-k"),
+        (lambda m: setattr(m.top_k, "ids", np.array([1, 2, 3, 400], "<i4").tobytes()), "outside the vocabulary"),
+        (lambda m: setattr(m.top_k, "logprobs", np.full(4, np.nan, "<f4").tobytes()), "top-k has log-probabilities"),
     ],
 )
 def test_any_other_answer_is_refused(spoil, reason):
