@@ -6,6 +6,7 @@ import pytest
 
 from calopd.cli import main
 from calopd.cli.commands import download
+from calopd.cli.registry import find_command
 from calopd.config import load_config, save_with_run
 from calopd.core.errors import ConfigError
 from calopd.core.phase import Phase
@@ -14,6 +15,7 @@ from calopd.tracking.metrics_page import metrics_of_run
 from calopd.tracking.prometheus_tracker import PrometheusTracker
 from calopd.tracking.tracker import TrackedRun
 from services.learner.status import Status
+from services.rollout.jobs.solve import solve
 
 TOML = """
 [run]
@@ -49,6 +51,24 @@ def test_policies_may_have_a_volume_of_their_own(config_file, tmp_path):
     assert config.policies == config.run_dir.policies
     elsewhere = load_config(config_file, environ={"CALOPD__RUN__POLICIES": "/policies"})
     assert str(elsewhere.policies) == "/policies/run"
+
+
+@pytest.mark.parametrize(
+    "words", ["--temperature 0", "--temperature nan", "--top-p 1.5", "--top-p 0", "--max-tokens 0"]
+)
+def test_impossible_sampling_is_refused_before_a_model_is_loaded(words, tmp_path):
+    problems, model = tmp_path / "problems.jsonl", tmp_path / "model"
+    problems.write_text('{"id": "1", "problem": "1 + 1?", "answer": "2"}\n')
+    model.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (model / name).write_text("{}")
+    key = words.split()[0].strip("-").replace("-", "_")
+    evaluate = f"eval {model} --benchmark {problems} -o {tmp_path / 'out'} {words}"
+    solution = f"data solve {problems} -o {tmp_path / 'solved.jsonl'} --model {model} {words}"
+    for line, start in ((evaluate, None), (solution, solve)):
+        command, rest = find_command(line.split())
+        with pytest.raises(ConfigError, match=f"^{key}: Input should be"):
+            (start or command.module.run)(command.parser().parse_args(rest))
 
 
 def test_waiting_for_models_ends_when_all_are_there(config_file, tmp_path, monkeypatch, capsys):

@@ -1,8 +1,11 @@
 """The sampling parameters as keys of a section."""
 
-from pydantic import Field
+from dataclasses import asdict
+
+from pydantic import Field, ValidationError
 
 from calopd.config.sections.base import Fixed, Section
+from calopd.core.errors import ConfigError
 from calopd.core.options import Sampling
 
 
@@ -19,3 +22,12 @@ class SamplingKeys(Section):
     @property
     def sampling(self) -> Sampling:
         return Sampling.of(self)
+
+
+def sampling_of(arguments: object) -> Sampling:
+    """The sampling parameters of a command's arguments; the limits are those of the configuration."""
+    try:
+        return SamplingKeys.model_validate(asdict(Sampling.of(arguments))).sampling
+    except ValidationError as error:
+        problems = (f"{e['loc'][0]}: {e['msg']} (given: {e['input']!r})" for e in error.errors())
+        raise ConfigError("; ".join(problems)) from None

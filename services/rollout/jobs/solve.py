@@ -11,7 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from calopd.cli.registry import find_command
 from calopd.config.sections import RolloutSection
-from calopd.core.types import Problem, Sampling
+from calopd.config.sections.sampling import sampling_of
+from calopd.core.types import Problem
 from calopd.data.answers import is_correct
 from calopd.data.problems import load_problems
 from calopd.rundir.files import Journal, read_lines, write_lines
@@ -52,7 +53,7 @@ def _attempt(arguments: argparse.Namespace, problems: list[Problem], journal: Jo
     sampler = OfflineSampler(
         arguments.model,
         rollout,
-        Sampling.of(arguments),
+        sampling_of(arguments),
         max_prompt_tokens=arguments.max_prompt_tokens,
         seed=arguments.seed,
         thinking=False,

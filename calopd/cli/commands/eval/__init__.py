@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _settings(arguments: argparse.Namespace, model: "Model") -> "Settings":
-    from calopd.core.types import Sampling
+    from calopd.config.sections.sampling import sampling_of
     from calopd.evaluation.job import Settings
 
     return Settings(
@@ -89,7 +89,7 @@ def _settings(arguments: argparse.Namespace, model: "Model") -> "Settings":
         weights=str(model.weights) if model.weights else None,
         weights_sha256=_digest(model),
         version=model.version,
-        sampling=Sampling.of(arguments),
+        sampling=sampling_of(arguments),
         **{name: getattr(arguments, name) for name in SETTINGS},
     )
 
