@@ -30,21 +30,34 @@ def load_config(path: Path, overrides: Iterable[str] = (), environ: Mapping[str,
         if not equals:
             raise ConfigError(f"--set {override}: expected section.key=value")
         _set(options, key.strip().split("."), value, f"--set {key}")
-    values = _resolve([*read_layers(path), variables, options])
+    layers = [*read_layers(path), variables, options]
+    for layer in layers:
+        _check_sections(path, layer)
+    values = _resolve(layers)
     try:
         return Config.model_validate(values)
     except ValidationError as error:
         raise ConfigError(f"{path}: " + "; ".join(_explain(e) for e in error.errors())) from None
 
 
+def _check_sections(path: Path, layer: Mapping[str, Any]) -> None:
+    """Refuse a value where a section is expected, and a method that is not named by a string."""
+    for key, value in layer.items():
+        if key in Config.model_fields and not isinstance(value, Mapping):
+            raise ConfigError(f"{path}: {key} is a section, expected [{key}] with keys (given: {value!r})")
+    for key in ("name", "file"):
+        if not isinstance(value := layer.get("method", {}).get(key, ""), str):
+            raise ConfigError(f"{path}: method.{key} must be a string (given: {value!r})")
+
+
 def _resolve(layers: list[dict[str, Any]]) -> dict[str, Any]:
     """Merge the layers, later ones over earlier ones; the file of a user's method is run first."""
-    methods = [layer["method"] for layer in layers if isinstance(layer.get("method"), dict)]
+    methods = [layer["method"] for layer in layers if "method" in layer]
     if file := next((method["file"] for method in reversed(methods) if "file" in method), None):
         load_method_file(Path(file))
     values: dict[str, Any] = {}
     for layer in layers:
-        if isinstance(chosen := layer.get("method"), dict) and "name" in chosen and "method" in values:
+        if "method" in values and "name" in (chosen := layer.get("method", {})):
             values["method"] = without_foreign_settings(values["method"], chosen["name"])
         values = merge(values, layer)
     return values

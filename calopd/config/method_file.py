@@ -6,6 +6,7 @@ from typing import Any
 
 from calopd.core.errors import ConfigError
 from calopd.core.methods import METHODS, Method
+from calopd.core.methods.base import RecordedSettings
 
 
 def load_method_file(file: Path) -> Method[Any]:
@@ -18,5 +19,10 @@ def load_method_file(file: Path) -> Method[Any]:
     method = getattr(module, "METHOD", None)
     if not isinstance(method, Method):
         raise ConfigError(f"method.file = {str(file)!r}: expected a METHOD = Method(...) in it")
+    if bool(method.recorded) != issubclass(method.settings, RecordedSettings):
+        raise ConfigError(
+            f"method.file = {str(file)!r}: a method with `recorded` needs settings derived from RecordedSettings, "
+            "and only such a method may have them"
+        )
     METHODS[method.name] = method
     return method

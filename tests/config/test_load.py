@@ -73,6 +73,10 @@ def test_overrides_beat_the_environment_and_that_the_file(minimal):
         ("tracking.trackers=['wandb', 'wandb']", "names a tracker twice"),
         ("tracking.mode=maybe", r"tracking\.mode"),
         ("nonsense", "expected section.key=value"),
+        ("method=opd", r"method is a section, expected \[method\] with keys \(given: 'opd'\)"),
+        ("learner=3", r"learner is a section"),
+        ("method.name=['opd']", r"method\.name must be a string"),
+        ("method.file=3", r"method\.file must be a string"),
     ],
 )
 def test_wrong_settings_are_explained(minimal, override, message):

@@ -44,6 +44,9 @@ def test_a_method_of_ones_own_is_found_by_name(tmp_path):
         file.write_text("METHOD = 1")
         with pytest.raises(ConfigError, match="expected a METHOD"):
             load_config(config, [f'method.file="{file}"'], {})
+        file.write_text(MINE.replace("advantage=advantage)", 'advantage=advantage, recorded="zero_ratio")'))
+        with pytest.raises(ConfigError, match="needs settings derived from RecordedSettings"):
+            load_config(config, mine, {})
     finally:
         METHODS.pop("part_cal", None)
 
