@@ -109,6 +109,9 @@ def test_words_are_the_usual_ones() -> None:
         "configs/",
         "README",
         "CONTRIBUTING",
+        "SECURITY",
+        "CHANGELOG",
+        "pyproject",
     )
     endings = (".py", ".md", ".toml", ".yml", ".yaml", ".proto", ".html", ".js", ".css")
     pattern = re.compile(rf"\b({'|'.join(REPLACED_WORDS)})\b", re.IGNORECASE)

@@ -74,7 +74,7 @@ def guarded(main: Callable[[], None]) -> None:
 
 
 def _tell_launcher(message: str) -> None:
-    """Write the error file, unless another rank of the same service was faster."""
+    """Write the error file, unless another rank of the same service was faster; the exit code counts in any case."""
     if file := os.environ.get(ERROR_FILE.name):
-        with contextlib.suppress(FileExistsError), Path(file).open("x", encoding="utf-8") as out:
+        with contextlib.suppress(OSError), Path(file).open("x", encoding="utf-8") as out:
             out.write(message)

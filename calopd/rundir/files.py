@@ -38,8 +38,7 @@ def atomic_folder(target: Path) -> Iterator[Path]:
     the temporary folder, the target stays as it was.
     """
     temporary, replaced = temporary_folder(target), _beside(target, REPLACED)
-    if replaced.exists() and not target.exists():
-        os.rename(replaced, target)  # a kill between the two renames below left no other copy
+    _restore(target, replaced)  # after a kill between the two renames below
     for leftover in (temporary, replaced):
         shutil.rmtree(leftover, ignore_errors=True)
     temporary.mkdir(parents=True)
@@ -52,10 +51,17 @@ def atomic_folder(target: Path) -> Iterator[Path]:
             os.rename(target, replaced)
         os.rename(temporary, target)
     except BaseException:
+        _restore(target, replaced)
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     sync(target.parent)
     shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _restore(target: Path, replaced: Path) -> None:
+    """Move the replaced folder back if the new one did not take its place: there is no other copy."""
+    if replaced.exists() and not target.exists():
+        os.rename(replaced, target)
 
 
 def temporary_folder(target: Path) -> Path:

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from calopd.core.environment import ERROR_FILE
 from calopd.local.entry_point import CONFIG_ERROR_EXIT
 from calopd.local.services import LocalServices, Stopped
 from calopd.local.supervisor import MAX_RESTARTS, Process, ProcessFailed, Supervisor
@@ -42,6 +44,13 @@ def test_a_users_error_ends_the_run_with_its_message(services):
     assert process.popen is not None
     assert process.popen.returncode == CONFIG_ERROR_EXIT
     assert process.restarts == 0
+
+
+def test_an_error_file_that_cannot_be_written_does_not_change_the_exit_code(tmp_path):
+    environment = {**os.environ, ERROR_FILE.name: str(tmp_path / "removed" / "teacher.error")}
+    command = [sys.executable, "-m", ENTRY, "config-error"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (CONFIG_ERROR_EXIT, "error: run.steps is -1, expected at least 1\n")
 
 
 def test_a_log_line_that_looks_like_an_error_does_not_stop_a_restart(services):

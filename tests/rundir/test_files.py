@@ -91,6 +91,23 @@ def test_an_error_leaves_the_old_file_and_folder(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
 
+def test_an_error_between_the_renames_restores_the_old_folder(tmp_path, monkeypatch):
+    with atomic_folder(tmp_path / "folder") as folder:
+        (folder / "f").write_text("old")
+    rename = os.rename
+
+    def full(source: Path, target: Path) -> None:
+        if source.name == "folder.tmp":
+            raise OSError("full")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", full)
+    with pytest.raises(OSError, match="full"), atomic_folder(tmp_path / "folder") as folder:
+        (folder / "f").write_text("new")
+    assert (tmp_path / "folder" / "f").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
 KILLED = """
 import os, signal, sys
 from pathlib import Path
