@@ -1,7 +1,11 @@
 """How to sample a response and what to score: options that travel whole from the configuration to the engines."""
 
 from dataclasses import dataclass, fields
-from typing import Self
+from typing import Literal, Self, get_args
+
+Sampler = Literal["vllm", "torch"]
+SAMPLERS: tuple[str, ...] = get_args(Sampler)
+"""Names of the sampling engines."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from calopd.core.errors import ConfigError
 from calopd.core.types import Problem
 from calopd.data.prepare import read_hub
 from calopd.data.problems import load_problems
+from calopd.evaluation.benchmark_table import HUB
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,17 +24,6 @@ class Benchmark:
         """Digest of ids, problems and answers; equal for results on the same benchmark."""
         rows = [[p.id, p.problem, p.answer] for p in self.problems]
         return hashlib.sha256(json.dumps(rows, ensure_ascii=False).encode()).hexdigest()
-
-
-HUB = {
-    "amc23": ("AMC23", "math-ai/amc23"),
-    "aime24": ("AIME24", "HuggingFaceH4/aime_2024"),
-    "aime25": ("AIME25", "math-ai/aime25"),
-    "aime26": ("AIME26", "MathArena/aime_2026"),
-    "hmmt26": ("HMMT26", "MathArena/hmmt_feb_2026"),
-    "math500": ("MATH500", "HuggingFaceH4/MATH-500"),
-}
-"""Name on the command line -> name in the paper, and data set on the hub."""
 
 
 def load_benchmark(source: str, limit: int | None = None) -> Benchmark:

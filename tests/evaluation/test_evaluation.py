@@ -13,6 +13,7 @@ from calopd.core.errors import ConfigError
 from calopd.core.statistics import average, bootstrap, difference, majority_score
 from calopd.core.types import Problem, Sampling
 from calopd.evaluation import accuracy_tables
+from calopd.evaluation.benchmark_table import HUB
 from calopd.evaluation.benchmarks import Benchmark, load_benchmark, load_benchmarks
 from calopd.evaluation.evaluated_models import resolve
 from calopd.evaluation.evaluation_page import write_page
@@ -21,6 +22,7 @@ from calopd.evaluation.layout import EvaluationDir
 from calopd.evaluation.paired_comparison import compare
 from calopd.evaluation.results import MEAN, read_results, write_results
 from calopd.rundir.files import Journal
+from tests.services.processes import ROOT
 
 
 def test_the_bootstrap_agrees_with_the_normal_interval():
@@ -253,3 +255,8 @@ def test_benchmarks_from_files_and_by_name(tmp_path, monkeypatch):
         ConfigError, match=r"no route to the hub. If you are offline, give a file instead: --benchmark aime24.jsonl"
     ):
         load_benchmark("aime24")
+
+
+@pytest.mark.parametrize(("name", "repository"), [(name, repository) for name, (_, repository) in HUB.items()])
+def test_every_benchmark_is_in_the_documentation(name, repository):
+    assert f"| `{name}` | {repository} |" in (ROOT / "docs" / "evaluation.md").read_text()

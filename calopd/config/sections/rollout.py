@@ -1,17 +1,16 @@
 """[rollout]: how the student's responses are sampled."""
 
-from typing import Literal
-
 from pydantic import Field
 
 from calopd.config.sections.base import Dtype, Port
 from calopd.config.sections.sampling import SamplingKeys
+from calopd.core.options import Sampler
 
 
 class RolloutSection(SamplingKeys):
     """How responses are sampled, and the replicas that do it."""
 
-    engine: Literal["vllm", "torch"] = "vllm"
+    engine: Sampler = "vllm"
     """Sampler: `"vllm"`, or `"torch"` for a machine without vLLM (slow; for tests)."""
     replicas: int = Field(default=1, ge=1)
     """Number of rollout processes that `calopd run` starts, at `port`, `port` + 1 and so on. With two or more, choose

@@ -1,4 +1,4 @@
-"""Sampling engines by name. To add one, write its file, add a line here and its name to `RolloutSection.engine`."""
+"""Sampling engines by name. To add one, write its file, add a line here and its name to `core/options.py`."""
 
 from pkgutil import resolve_name
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from calopd.cli.sampling_arguments import add_sampling_arguments
-from calopd.core.options import PAPER_EVALUATION
+from calopd.core.options import PAPER_EVALUATION, SAMPLERS
+from calopd.evaluation.benchmark_table import HUB
 
 if TYPE_CHECKING:
     from calopd.evaluation.evaluated_models import Model
@@ -22,7 +23,7 @@ SETTINGS = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("models", nargs="+", metavar="[LABEL=]MODEL", help="model directory or hub id, run (RUN, RUN@STEP), checkpoint")
-    add("--benchmark", required=True, help="amc23,aime24,aime25,aime26,hmmt26,math500 or files {id, problem, answer}")
+    add("--benchmark", required=True, help=f"{','.join(HUB)} or files {{id, problem, answer}}")
     add("-n", type=int, default=16, help="samples per problem (default: %(default)s)")
     add("-o", "--out", type=Path, help="directory for samples, results and page (default: evaluations/LABELS)")
     add("--problems", type=int, metavar="K", help="only the first K problems of each benchmark")
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_sampling_arguments(parser, PAPER_EVALUATION)
     add("--max-prompt-tokens", type=int, default=2_048)
     add("--no-thinking", dest="thinking", action="store_false", help="chat template with enable_thinking=False")
-    add("--engine", choices=("vllm", "torch"), default="vllm")
+    add("--engine", choices=SAMPLERS, default="vllm")
     add("--dtype", choices=("float32", "bfloat16"), default="float32")
     add("--in-flight", type=int, default=256, help="responses that a replica samples at once (default: %(default)s)")
     add("--tensor-parallel-size", type=int, default=1)
