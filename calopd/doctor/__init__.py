@@ -1,0 +1,1 @@
+"""Checks of a configuration, its models, data and machine before a run."""
