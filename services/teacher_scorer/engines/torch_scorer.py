@@ -14,7 +14,7 @@ from calopd.core.lm_head import score_targets
 from calopd.core.types import ScoreOptions
 from calopd.models.devices import choose_device
 from calopd.models.loading import load_causal_lm, revision
-from services.teacher_scorer.engines.packing import ATTENTION, attend, pack
+from calopd.models.packing import ATTENTION, attend, pack
 from services.teacher_scorer.engines.scoring_engine import BatchScores, SequenceScores, SequenceToScore
 
 log = logging.getLogger(__name__)

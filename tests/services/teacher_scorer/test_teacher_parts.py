@@ -13,7 +13,7 @@ from calopd.core.errors import UnhealthyTeacher
 from calopd.core.lm_head import HeadScores, score_targets
 from calopd.core.score_checks import check_scores
 from calopd.core.types import ScoreOptions
-from services.teacher_scorer.engines.packing import MAX_PADDING, pack
+from calopd.models.packing import MAX_PADDING, pack
 from services.teacher_scorer.engines.scoring_engine import SequenceScores, SequenceToScore
 from services.teacher_scorer.fair_queue import FairQueue, Request, tokens_of
 
