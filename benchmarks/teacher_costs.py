@@ -16,6 +16,7 @@ from typing import Any
 
 import grpc
 import numpy as np
+import torch
 
 from benchmarks.model_builders import qwen3_vocab, smollm2
 from benchmarks.teacher import SHARED, draw_work
@@ -98,6 +99,7 @@ class NoopEngine:
     name = model = revision = "noop"
     vocabulary_size = VOCABULARY
     max_positions = 32_768
+    dtype = torch.float32
 
     @classmethod
     def configured(cls, teacher: TeacherSection) -> "NoopEngine":

@@ -7,6 +7,10 @@ Sampler = Literal["vllm", "torch"]
 SAMPLERS: tuple[str, ...] = get_args(Sampler)
 """Names of the sampling engines."""
 
+Dtype = Literal["auto", "float32", "bfloat16"]
+"""A data type; `auto` = bfloat16 on a GPU, float32 on a CPU."""
+DTYPES: tuple[str, ...] = get_args(Dtype)
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:

@@ -33,6 +33,7 @@ class Settings:
     thinking: bool = True
     engine: str = "vllm"
     dtype: str = "float32"
+    """The chosen one, never `auto`: samples of another machine may not be mixed with these."""
     in_flight: int = 256
     tensor_parallel_size: int = 1
     cpu_kv_cache_gib: int = 1

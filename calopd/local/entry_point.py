@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from calopd.core.environment import DIE_WITH_PARENT, ERROR_FILE
 from calopd.core.errors import CalopdError
+from calopd.models.devices import set_process_environment
 
 if TYPE_CHECKING:
     from calopd.config import Config
@@ -63,6 +64,7 @@ def guarded(main: Callable[[], None]) -> None:
 
     The message also goes to the launcher, in the file that it names in the environment.
     """
+    set_process_environment()
     try:
         main()
     except CalopdError as error:

@@ -10,14 +10,14 @@ import torch
 from calopd.core.errors import ConfigError
 
 
-def load_causal_lm(key: str, path: str, dtype: str) -> Any:
+def load_causal_lm(key: str, path: str, dtype: torch.dtype) -> Any:
     """Load the model at `path`; `key` is the setting that names it, for error messages."""
     from transformers import AutoModelForCausalLM
 
     try:
         model = AutoModelForCausalLM.from_pretrained(
             path,
-            dtype=getattr(torch, dtype),
+            dtype=dtype,
             attn_implementation="sdpa",
             use_safetensors=True,
             trust_remote_code=False,

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from calopd.config import Config
+from calopd.models.devices import choose_dtype
 from services.learner.accumulator import Scorer
 from services.learner.lora import adapters_disabled
 from services.learner.micro_batch import MicroBatch
@@ -21,7 +22,7 @@ def frozen_reference(config: Config, ranks: Ranks, student: Student) -> Scorer:
     if student.lora_scale is None:
         frozen, initial_weights = load_student(config.student.path, config.learner), nullcontext
         frozen.requires_grad_(False).eval()
-        shard(frozen, ranks.mesh, config.learner.compute_dtype)
+        shard(frozen, ranks.mesh, choose_dtype(config.learner.compute_dtype, ranks.device))
 
     def score(batch: MicroBatch) -> torch.Tensor:
         with torch.no_grad(), initial_weights(frozen):

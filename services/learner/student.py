@@ -51,7 +51,7 @@ class Student(nn.Module):
 
 def load_student(path: str, settings: LearnerSection) -> Student:
     """Load the initial student in float32, with adapters if the settings ask for them."""
-    lm = load_causal_lm("student.path", path, "float32")
+    lm = load_causal_lm("student.path", path, torch.float32)
     lora_scale = None
     if settings.lora_rank:
         add_adapters(lm, settings)
@@ -62,11 +62,11 @@ def load_student(path: str, settings: LearnerSection) -> Student:
     return Student(lm, settings.chunk, lora_scale)
 
 
-def shard(student: Student, mesh: DeviceMesh, compute_dtype: str) -> None:
+def shard(student: Student, mesh: DeviceMesh, compute_dtype: torch.dtype) -> None:
     """Shard each decoder layer on its own; embeddings, norm and LM head belong to the root."""
     policy = MixedPrecisionPolicy()
-    if compute_dtype != "float32":
-        policy = MixedPrecisionPolicy(param_dtype=getattr(torch, compute_dtype), reduce_dtype=torch.float32)
+    if compute_dtype != torch.float32:
+        policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
     for layer in student.lm.model.layers:
         fully_shard(layer, mesh=mesh, mp_policy=policy)
     fully_shard(student, mesh=mesh, mp_policy=policy)

@@ -12,6 +12,7 @@ from calopd.core.method_inputs import StepFacts, StepInfo, StepPlan
 from calopd.core.methods.base import RecordedSettings
 from calopd.core.step_metrics import StepResult, StepSums
 from calopd.core.types import Trajectory
+from calopd.models.devices import choose_dtype
 from calopd.rundir.checkpoints import Record
 from calopd.rundir.recorded_ratios import recorded_ratios
 from services.learner import checkpoint
@@ -41,7 +42,7 @@ class Trainer:
         torch.manual_seed(config.run.seed)
         settings = config.learner
         self.student = load_student(config.student.path, settings)
-        shard(self.student, ranks.mesh, settings.compute_dtype)
+        shard(self.student, ranks.mesh, choose_dtype(settings.compute_dtype, ranks.device))
         self._optimizer = torch.optim.AdamW(
             [parameter for parameter in self.student.parameters() if parameter.requires_grad],
             lr=settings.learning_rate,

@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 import numpy as np
+import torch
 
 from calopd.core.errors import UnhealthyTeacher
 from calopd.core.score_checks import check_scores
@@ -23,19 +24,19 @@ TEXT = (
     "A train leaves at 9:40 and arrives at 12:05. How long does it travel? From 9:40 to 12:00 there are 140 minutes, "
     "and 5 more make 145. Wait, let me check: 20 + 120 + 5 = 145. So the answer is \\boxed{145}."
 )
-TOLERANCE = {"float32": 1e-3, "bfloat16": 0.25}
+TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.25}
 """Maximum difference per token, in nats, between the batched engine and the plain forward pass."""
 
 
 class Canary:
     """Compares the engine's scores of a fixed text with those of a plain forward pass at start-up."""
 
-    def __init__(self, engine: ScoringEngine, ids: np.ndarray, dtype: str) -> None:
+    def __init__(self, engine: ScoringEngine, ids: np.ndarray) -> None:
         # Two sequences with a common prefix reveal an architecture whose sequences interfere within a batch.
         cut = max(1, len(ids) // 4)
         self._sequences = [SequenceToScore(ids[:cut], ids[cut:]), SequenceToScore(ids[: 2 * cut], ids[cut:])]
         self._vocabulary_size = engine.vocabulary_size
-        self._tolerance = TOLERANCE[dtype]
+        self._tolerance = TOLERANCE[engine.dtype]
         self._expected = [engine.reference(sequence) for sequence in self._sequences]
         for expected in self._expected:
             check_scores(expected, len(ids) - cut, engine.vocabulary_size)

@@ -47,7 +47,7 @@ async def serve(config: Config) -> None:
     tokenizer = load_tokenizer(teacher.path)
     engine = build_engine(teacher)
     ids = np.asarray(tokenizer.encode(TEXT, add_special_tokens=False), dtype=np.int32)
-    canary = Canary(engine, ids, teacher.dtype)
+    canary = Canary(engine, ids)
     scheduler = Scheduler(engine, batch_tokens=teacher.batch_tokens, max_waiting=teacher.max_waiting)
     await canary.check(scheduler)
 

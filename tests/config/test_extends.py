@@ -92,6 +92,6 @@ def test_the_papers_pairs_differ_in_their_models_and_batch_sizes_only() -> None:
     assert (middle.learner.micro_batch_tokens, large.learner.micro_batch_tokens) == (32_768, 20_480)
     for config in (small, middle, large):
         assert (config.data, config.method, config.rollout) == (small.data, small.method, small.rollout)
-        assert (config.learner.ranks, config.learner.compute_dtype, config.teacher.dtype) == (2, "bfloat16", "bfloat16")
+        assert (config.learner.ranks, config.learner.compute_dtype, config.teacher.dtype) == (2, "auto", "auto")
         assert (config.method.name, config.method.overlap_share) == ("cal_opd", 0.05)
-        assert (config.rollout.dtype, config.rollout.max_in_flight) == ("bfloat16", 128)
+        assert (config.rollout.dtype, config.rollout.max_in_flight) == ("auto", 128)

@@ -1,6 +1,6 @@
 """The base class of all sections and the types that they share."""
 
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -11,7 +11,6 @@ Fixed = Annotated[T, FIXED_IN_RUN]
 """A setting, or a whole section, that all steps of a run share: a run cannot be resumed with another value."""
 
 Port = Annotated[int, Field(ge=1, le=65_535)]
-Dtype = Literal["float32", "bfloat16"]
 
 
 class Section(BaseModel):

@@ -4,7 +4,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from calopd.config.sections.base import Dtype, Fixed, Port, Section
+from calopd.config.sections.base import Fixed, Port, Section
+from calopd.core.options import Dtype
 
 
 class LearnerSection(Section):
@@ -46,9 +47,9 @@ class LearnerSection(Section):
     recompute_activations: bool = True
     """Recompute activations in the backward pass instead of storing them: much less memory, about a third more compute.
     Turn it off for small models."""
-    compute_dtype: Dtype = "float32"
-    """Data type of the forward and backward passes. Parameters, gradient sums and optimizer state stay float32. Use
-    `"bfloat16"` on GPUs."""
+    compute_dtype: Dtype = "auto"
+    """Data type of the forward and backward passes. Parameters, gradient sums and optimizer state stay float32.
+    `"auto"` = bfloat16 on a GPU, float32 on a CPU."""
     checkpoint_every: int = Field(default=1, ge=1)
     """Steps between two checkpoints. After a crash at most this many steps are repeated."""
     max_missing_ratio: float = Field(default=0.1, gt=0, le=1)

@@ -2,9 +2,9 @@
 
 from pydantic import Field
 
-from calopd.config.sections.base import Dtype, Port
+from calopd.config.sections.base import Port
 from calopd.config.sections.sampling import SamplingKeys
-from calopd.core.options import Sampler
+from calopd.core.options import Dtype, Sampler
 
 
 class RolloutSection(SamplingKeys):
@@ -17,8 +17,8 @@ class RolloutSection(SamplingKeys):
     a `port` that leaves `learner.port` free."""
     port: Port = 8_081
     """HTTP port of the first replica: health, status and metrics."""
-    dtype: Dtype = "float32"
-    """Data type of the weights while sampling. Use `"bfloat16"` on GPUs."""
+    dtype: Dtype = "auto"
+    """Data type of the weights while sampling; `"auto"` = bfloat16 on a GPU, float32 on a CPU."""
     device: str = "auto"
     """Torch device; `"auto"` = a GPU if there is one, else the CPU. Torch engine only."""
     max_in_flight: int = Field(default=256, ge=1)

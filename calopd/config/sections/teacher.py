@@ -4,7 +4,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from calopd.config.sections.base import Dtype, Fixed, Port, Section
+from calopd.config.sections.base import Fixed, Port, Section
+from calopd.core.options import Dtype
 
 
 class TeacherSection(Section):
@@ -21,8 +22,8 @@ class TeacherSection(Section):
     """gRPC port of the teacher."""
     metrics_port: Port = 9_101
     """HTTP port of the teacher's Prometheus metrics."""
-    dtype: Dtype = "float32"
-    """Data type of the weights and of the forward pass. Use `"bfloat16"` on GPUs."""
+    dtype: Dtype = "auto"
+    """Data type of the weights and of the forward pass; `"auto"` = bfloat16 on a GPU, float32 on a CPU."""
     device: str = "auto"
     """Torch device, for example `"cuda:1"`; `"auto"` = a GPU if there is one, else the CPU. Torch engine only."""
     batch_tokens: int = Field(default=8_192, ge=1)

@@ -10,7 +10,7 @@ from transformers import DynamicCache
 
 from calopd.config.sections import RolloutSection
 from calopd.core.errors import PolicyError
-from calopd.models.devices import choose_device
+from calopd.models.devices import choose_device, choose_dtype
 from calopd.models.loading import load_causal_lm
 from calopd.rundir.policies import load_policy
 from services.rollout.engines.sampling_engine import Finished, SampleRequest
@@ -32,7 +32,7 @@ class TorchSampler:
     def __init__(self, path: str, *, stop_ids: list[int], dtype: str, device: str, max_rows: int) -> None:
         self.name = f"torch {torch.__version__} (transformers {transformers.__version__})"
         self._device = choose_device(device)
-        model = load_causal_lm("student.path", path, dtype)
+        model = load_causal_lm("student.path", path, choose_dtype(dtype, self._device))
         self._lm = model.to(self._device).eval().requires_grad_(False)
         self._stop_ids = set(stop_ids)
         self._max_rows = max_rows

@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import torch
 
 from calopd.config.sections import RolloutSection
 from calopd.core.types import Sampling
-from calopd.models.devices import set_vllm_environment
+from calopd.models.devices import choose_device, choose_dtype, dtype_name, set_vllm_environment
 from services.rollout.engines.sampling_engine import Finished, SampleRequest
 
 log = logging.getLogger(__name__)
@@ -48,9 +47,9 @@ class VllmSampler:
         import vllm
         from vllm import EngineArgs, LLMEngine
 
-        on_cpu = not torch.cuda.is_available()
+        device = choose_device("auto")
         settings: dict[str, Any] = {}
-        if on_cpu:
+        if device.type == "cpu":
             # A seeded request crashes the CPU engine if its prefill is split.
             settings |= {"enforce_eager": True, "enable_chunked_prefill": False}
             settings |= {"max_num_batched_tokens": max(8_192, max_model_len)}
@@ -62,7 +61,7 @@ class VllmSampler:
                 skip_tokenizer_init=True,
                 load_format="safetensors",
                 trust_remote_code=False,
-                dtype=dtype,
+                dtype=dtype_name(choose_dtype(dtype, device)),
                 max_model_len=max_model_len,
                 max_num_seqs=max_num_seqs,
                 seed=seed,

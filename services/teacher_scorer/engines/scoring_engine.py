@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Protocol, Self
 
 import numpy as np
+import torch
 
 from calopd.config.sections import TeacherSection
 from calopd.core.lm_head import HeadScores
@@ -97,6 +98,8 @@ class ScoringEngine(Protocol):
     revision: str
     vocabulary_size: int
     max_positions: int
+    dtype: torch.dtype
+    """Of the weights and the forward pass."""
 
     @classmethod
     def configured(cls, teacher: TeacherSection) -> "ScoringEngine":

@@ -12,7 +12,7 @@ from transformers import AttentionInterface
 from calopd.config.sections import TeacherSection
 from calopd.core.lm_head import score_targets
 from calopd.core.types import ScoreOptions
-from calopd.models.devices import choose_device
+from calopd.models.devices import choose_device, choose_dtype
 from calopd.models.loading import load_causal_lm, revision
 from calopd.models.packing import ATTENTION, attend, pack
 from services.teacher_scorer.engines.scoring_engine import BatchScores, SequenceScores, SequenceToScore
@@ -39,12 +39,13 @@ class TorchScorer:
         default_chunk, default_tile = CHUNK_AND_TILE.get(self._device.type, CHUNK_AND_TILE["cuda"])
         self._chunk, self._tile = chunk or default_chunk, tile or default_tile
         self._share = share_prefixes
-        model = load_causal_lm("teacher.path", path, dtype)
+        self.dtype = choose_dtype(dtype, self._device)
+        model = load_causal_lm("teacher.path", path, self.dtype)
         self._lm = model.to(self._device).eval().requires_grad_(False)
         self.vocabulary_size = int(self._lm.lm_head.weight.shape[0])
         self.max_positions = int(model.config.max_position_embeddings)
         self.revision = revision(path, model.config.to_json_string())
-        log.info("teacher %s: %s, V = %d, revision %s", path, dtype, self.vocabulary_size, self.revision)
+        log.info("teacher %s: %s, V = %d, revision %s", path, self.dtype, self.vocabulary_size, self.revision)
 
     @classmethod
     def configured(cls, teacher: TeacherSection) -> Self:

@@ -18,7 +18,7 @@ from calopd.config.sections import TeacherSection
 from calopd.core.errors import ConfigError
 from calopd.core.lm_head import HeadScores, score_logits, score_targets
 from calopd.core.types import ScoreOptions
-from calopd.models.devices import set_vllm_environment
+from calopd.models.devices import choose_device, choose_dtype, dtype_name, set_vllm_environment
 from calopd.models.loading import revision
 from services.teacher_scorer.engines.scoring_engine import BatchScores, SequenceScores, SequenceToScore
 
@@ -119,7 +119,9 @@ class VllmScorer:
         self.max_positions = min(max_tokens, int(config.max_position_embeddings))
         self.revision = revision(path, config.to_json_string())
         settings: dict[str, Any] = {"enforce_eager": True}
-        if torch.cuda.is_available():
+        device = choose_device("auto")
+        self.dtype = choose_dtype(dtype, device)
+        if device.type == "cuda":
             settings = {"gpu_memory_utilization": gpu_memory_utilization}
         try:
             self._engine = LLMEngine.from_engine_args(
@@ -127,7 +129,7 @@ class VllmScorer:
                     model=path,
                     skip_tokenizer_init=True,
                     trust_remote_code=False,
-                    dtype=dtype,
+                    dtype=dtype_name(self.dtype),
                     max_model_len=self.max_positions,
                     max_num_batched_tokens=batch_tokens,
                     enable_chunked_prefill=True,

@@ -84,7 +84,7 @@ def main(model: str, out: str, cases: str) -> None:
     ranks = Ranks("cpu")
     # Recomputed activations on one rank and kept ones on several must come to the same.
     student = load_student(model, LearnerSection(chunk=64, recompute_activations=ranks.size == 1))
-    shard(student, ranks.mesh, "float32")
+    shard(student, ranks.mesh, torch.float32)
     everything = trajectories()
     formed = {case.name: form(student, ranks, everything, case) for case in (Case(*c) for c in json.loads(cases))}
     if ranks.rank == 0:

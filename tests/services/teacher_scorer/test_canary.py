@@ -45,7 +45,7 @@ def spoil(engine: TorchScorer, how: str) -> None:
     ("how", "reason"), [("nan", "NaN"), ("uniform", "-ln V"), ("drifted", "canary scores deviate by")]
 )
 def test_a_teacher_that_goes_bad_is_refused(engine, scheduler, how, reason):
-    canary = Canary(engine, IDS, "float32")
+    canary = Canary(engine, IDS)
     asyncio.run(canary.check(scheduler))
     spoil(engine, how)
     with pytest.raises(UnhealthyTeacher, match=reason):
@@ -55,7 +55,7 @@ def test_a_teacher_that_goes_bad_is_refused(engine, scheduler, how, reason):
 def test_a_teacher_that_starts_bad_never_serves(engine):
     spoil(engine, "uniform")
     with pytest.raises(UnhealthyTeacher, match="-ln V"):
-        Canary(engine, IDS, "float32")
+        Canary(engine, IDS)
 
 
 def test_bad_scores_of_a_request_are_refused_and_not_sent(engine, scheduler):
@@ -72,7 +72,7 @@ def test_bad_scores_of_a_request_are_refused_and_not_sent(engine, scheduler):
 
 
 def test_the_watch_goes_on_after_a_failure_and_says_when_it_is_well_again(engine, scheduler):
-    canary = Canary(engine, IDS, "float32")
+    canary = Canary(engine, IDS)
     reports: list[UnhealthyTeacher | None] = []
     watch: asyncio.Task[None] | None = None
     good = engine._lm.lm_head.weight.clone()

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from calopd.cli.sampling_arguments import add_sampling_arguments
-from calopd.core.options import PAPER_SOLUTIONS, SAMPLERS
+from calopd.core.options import DTYPES, PAPER_SOLUTIONS, SAMPLERS
 
 HELP = "sample one solution per problem from a strong model and keep the correct ones"
 JOB = "services.rollout.jobs.solve"
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-o", "--out", type=Path, required=True, help="the JSONL to write")
     add("--model", required=True, help="model directory or hub id")
     add("--engine", choices=SAMPLERS, default="vllm")
-    add("--dtype", choices=("float32", "bfloat16"), default="float32")
+    add("--dtype", choices=DTYPES, default="auto", help="auto = bfloat16 on a GPU, float32 on a CPU")
     add("--tensor-parallel-size", type=int, default=1)
     add_sampling_arguments(parser, PAPER_SOLUTIONS)
     add("--max-prompt-tokens", type=int, default=2_048)

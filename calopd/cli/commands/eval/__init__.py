@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from calopd.cli.sampling_arguments import add_sampling_arguments
-from calopd.core.options import PAPER_EVALUATION, SAMPLERS
+from calopd.core.options import DTYPES, PAPER_EVALUATION, SAMPLERS
 from calopd.evaluation.benchmark_table import HUB
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 HELP = "accuracy of models on benchmarks, with confidence intervals"
 SETTINGS = (
-    "n", "seed", "max_prompt_tokens", "thinking", "engine", "dtype", "in_flight", "tensor_parallel_size",
+    "n", "seed", "max_prompt_tokens", "thinking", "engine", "in_flight", "tensor_parallel_size",
     "cpu_kv_cache_gib",
 )  # fmt: skip
 
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-prompt-tokens", type=int, default=2_048)
     add("--no-thinking", dest="thinking", action="store_false", help="chat template with enable_thinking=False")
     add("--engine", choices=SAMPLERS, default="vllm")
-    add("--dtype", choices=("float32", "bfloat16"), default="float32")
+    add("--dtype", choices=DTYPES, default="auto", help="auto = bfloat16 on a GPU, float32 on a CPU")
     add("--in-flight", type=int, default=256, help="responses that a replica samples at once (default: %(default)s)")
     add("--tensor-parallel-size", type=int, default=1)
     add("--cpu-kv-cache-gib", type=int, default=1)
@@ -83,6 +83,7 @@ def run(arguments: argparse.Namespace) -> None:
 def _settings(arguments: argparse.Namespace, model: "Model") -> "Settings":
     from calopd.config.sections.sampling import sampling_of
     from calopd.evaluation.job import Settings
+    from calopd.models.devices import choose_device, choose_dtype, dtype_name
 
     return Settings(
         label=model.label,
@@ -90,6 +91,7 @@ def _settings(arguments: argparse.Namespace, model: "Model") -> "Settings":
         weights=str(model.weights) if model.weights else None,
         weights_sha256=_digest(model),
         version=model.version,
+        dtype=dtype_name(choose_dtype(arguments.dtype, choose_device("auto"))),
         sampling=sampling_of(arguments),
         **{name: getattr(arguments, name) for name in SETTINGS},
     )
