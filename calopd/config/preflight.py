@@ -6,6 +6,7 @@ import psutil
 
 from calopd.config import Config
 from calopd.config.ports import check_port, local_ports
+from calopd.config.visible_gpus import check_placement
 from calopd.core.contexts import BASE
 from calopd.core.errors import ConfigError
 from calopd.core.methods.base import RecordedSettings
@@ -25,6 +26,7 @@ LONGEST = 64
 def check(config: Config) -> None:
     """Refuse a run that would fail for want of a model, a solution, room in a prompt, a port or memory."""
     check_libraries(config.tracking.trackers)
+    check_placement(config)
     check_model("student.path", config.student.path)
     if not config.teacher.addresses:
         check_model("teacher.path", config.teacher.path)
@@ -81,12 +83,13 @@ def _check_memory(config: Config) -> None:
         return sum(f.stat().st_size for f in Path(path).glob("*.safetensors")) / 2**30
 
     student, teacher = weights_gib(config.student.path), weights_gib(config.teacher.path)
-    processes = 1 + config.rollout.replicas + config.learner.ranks
+    teachers = 0 if config.teacher.addresses else config.teacher.replicas
+    processes = teachers + config.rollout.replicas + config.learner.ranks
     cache = config.rollout.cpu_kv_cache_gib if config.rollout.engine == "vllm" else 0
-    needed = processes * PROCESS_GIB + teacher + config.rollout.replicas * (student + cache) + 6 * student
+    needed = processes * PROCESS_GIB + teachers * teacher + config.rollout.replicas * (student + cache) + 6 * student
     available = psutil.virtual_memory().available / 2**30
     if available < needed:
         raise ConfigError(
             f"not enough memory: about {needed:.1f} GiB needed, {available:.1f} GiB available. Close other programs, "
-            "or lower rollout.cpu_kv_cache_gib, rollout.replicas or learner.ranks"
+            "or lower rollout.cpu_kv_cache_gib, teacher.replicas, rollout.replicas or learner.ranks"
         )

@@ -6,12 +6,14 @@ from typing import Any
 import tomli_w
 from pydantic import model_validator
 
+from calopd.config.placement import COUNTED, Placement, counts, place
 from calopd.config.sections import (
     DataSection,
     EvaluationSection,
     LearnerSection,
     MethodSection,
     QueueSection,
+    ResourcesSection,
     RolloutSection,
     RunSection,
     StudentSection,
@@ -34,6 +36,7 @@ class Config(Section):
     rollout: RolloutSection = RolloutSection()
     learner: LearnerSection = LearnerSection()
     evaluation: EvaluationSection = EvaluationSection()
+    resources: ResourcesSection = ResourcesSection()
     queue: QueueSection = QueueSection()
     tracking: TrackingSection = TrackingSection()
 
@@ -45,6 +48,30 @@ class Config(Section):
         if name not in METHODS:
             return values
         return {**values, "learner": {**METHODS[name].recipe.learner, **values.get("learner", {})}}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _processes(cls, values: Any) -> Any:
+        """Derive the number of replicas and ranks from the GPUs of a role that is placed."""
+        derived = {
+            role: {COUNTED[role]: number, **values.get(role, {})} for role, number in counts(values).items() if number
+        }
+        return {**values, **derived}
+
+    @model_validator(mode="after")
+    def _placed(self) -> "Config":
+        for role, number in zip(COUNTED, _processes_of(self.placement), strict=True):
+            section, key = getattr(self, role), COUNTED[role]
+            if number and getattr(section, key) != number:
+                raise ValueError(
+                    f"{role}.{key} is {getattr(section, key)}, but resources.{role} has GPUs for {number}: "
+                    f"leave out {role}.{key}, it follows from resources.{role}"
+                )
+            if number and section.device.startswith("cuda:"):
+                raise ValueError(
+                    f"{role}.device is {section.device!r}, but resources.{role} chooses the GPUs: leave it out"
+                )
+        return self
 
     @model_validator(mode="after")
     def _groups(self) -> "Config":
@@ -72,15 +99,28 @@ class Config(Section):
 
     @property
     def teacher_addresses(self) -> tuple[str, ...]:
-        """The addresses of the teacher replicas, or that of the local one."""
-        return self.teacher.addresses or (f"127.0.0.1:{self.teacher.port}",)
+        """The addresses of the teacher replicas, or those of the local ones."""
+        local = range(self.teacher.port, self.teacher.port + self.teacher.replicas)
+        return self.teacher.addresses or tuple(f"127.0.0.1:{port}" for port in local)
+
+    @property
+    def placement(self) -> Placement:
+        """The GPUs of every process of the run."""
+        return place(self.resources, self.teacher.tensor_parallel_size, self.rollout.tensor_parallel_size)
 
     def to_toml(self) -> str:
-        """The resolved configuration as TOML, without the password of the queue."""
+        """The resolved configuration as TOML, without the password of the queue and what follows from [resources]."""
         values = self.model_dump(mode="json")
+        for role, number in zip(COUNTED, _processes_of(self.placement), strict=True):
+            if number:
+                del values[role][COUNTED[role]]
         values["queue"]["url"] = _without_password(self.queue.url)
         given = {section: {k: v for k, v in keys.items() if v is not None} for section, keys in values.items()}
         return tomli_w.dumps(given)
+
+
+def _processes_of(placement: Placement) -> tuple[int, int, int]:
+    return len(placement.teachers), len(placement.rollouts), len(placement.learner)
 
 
 def _without_password(url: str) -> str:

@@ -5,6 +5,7 @@ from calopd.config.sections.evaluation import EvaluationSection
 from calopd.config.sections.learner import LearnerSection
 from calopd.config.sections.method import MethodSection
 from calopd.config.sections.queue import QueueSection
+from calopd.config.sections.resources import ResourcesSection
 from calopd.config.sections.rollout import RolloutSection
 from calopd.config.sections.run import RunSection
 from calopd.config.sections.student import StudentSection
@@ -17,6 +18,7 @@ __all__ = [
     "LearnerSection",
     "MethodSection",
     "QueueSection",
+    "ResourcesSection",
     "RolloutSection",
     "RunSection",
     "StudentSection",

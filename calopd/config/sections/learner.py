@@ -12,8 +12,9 @@ class LearnerSection(Section):
     """The optimizer, its batches and its checkpoints."""
 
     ranks: int = Field(default=1, ge=1)
-    """Number of learner processes that `calopd run` starts; the student is sharded over them (FSDP2)."""
-    port: Port = 8_082
+    """Number of learner processes that `calopd run` starts; the student is sharded over them (FSDP2). It follows from
+    `resources.learner` if that is set."""
+    port: Port = 8_080
     """HTTP port of the first rank: health, status and metrics."""
     device: str = "auto"
     """Torch device; `"auto"` = the GPU of the rank if there is one, else the CPU."""

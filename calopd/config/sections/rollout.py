@@ -13,8 +13,8 @@ class RolloutSection(SamplingKeys):
     engine: Sampler = "vllm"
     """Sampler: `"vllm"`, or `"torch"` for a machine without vLLM (slow; for tests)."""
     replicas: int = Field(default=1, ge=1)
-    """Number of rollout processes that `calopd run` starts, at `port`, `port` + 1 and so on. With two or more, choose
-    a `port` that leaves `learner.port` free."""
+    """Number of rollout processes that `calopd run` starts, at `port`, `port` + 1 and so on. It follows from
+    `resources.rollout` if that is set."""
     port: Port = 8_081
     """HTTP port of the first replica: health, status and metrics."""
     dtype: Dtype = "auto"

@@ -17,11 +17,14 @@ class TeacherSection(Section):
     """`"torch"` packs batches without padding and computes shared prefixes once, on one device. Use `"vllm"` for a
     model that is quantized or split over several GPUs."""
     addresses: tuple[str, ...] = ()
-    """`host:port` of the teacher replicas, used in turn; empty = `calopd run` starts one at `port`."""
+    """`host:port` of the teacher replicas, used in turn; empty = `calopd run` starts `replicas` of them."""
+    replicas: int = Field(default=1, ge=1)
+    """Number of teacher processes that `calopd run` starts, at `port`, `port` + 1 and so on. It follows from
+    `resources.teacher` if that is set."""
     port: Port = 50_051
-    """gRPC port of the teacher."""
+    """gRPC port of the first replica."""
     metrics_port: Port = 9_101
-    """HTTP port of the teacher's Prometheus metrics."""
+    """HTTP port of the first replica's Prometheus metrics; `metrics_port` + 1 is the second replica's, and so on."""
     dtype: Dtype = "auto"
     """Data type of the weights and of the forward pass; `"auto"` = bfloat16 on a GPU, float32 on a CPU."""
     device: str = "auto"
