@@ -22,6 +22,10 @@ _NAME = re.compile(
 _RELATION = re.compile(r"[<>]|\\(?:le|ge|ne|in|cup|cap|setminus|begin|pm|mp|lt|gt|mathbb)(?![A-Za-z])")
 _VARIABLE = re.compile(r"[+-]?[\d.]+ ?[A-Za-z]")
 """`5m` is not 5: outside \\text{}, a single letter is a variable, not a unit."""
+_NO_VARIABLE = re.compile(
+    r"\\text ?\{[^{}]*\}|\\[A-Za-z]+|(?<![A-Za-z])(?:sqrt|pi|sin|cos|tan|cot|sec|csc|log|ln|exp|e|i)(?![A-Za-z])"
+)
+"""Words and letters that a number may contain."""
 _LABEL = re.compile(r"\(?([A-J])\s*[).:]\s*(.*)", re.DOTALL)
 _OPEN, _SHUT = "([{", ")]}"
 
@@ -80,7 +84,14 @@ def _equal(ask: Ask, gold: str, given: str) -> bool:
     if (verdict := _same_words(ask, gold, given)) is not None:
         return verdict
     (gold, gold_unit), (given, given_unit) = split_unit(gold, bare=False), split_unit(given, bare=False)
+    # math-verify takes `n \\equiv 2 \\pmod{4}` for 2: an expression with a variable equals no number.
+    if any(quantity(one) is not None and _has_variable(other) for one, other in ((gold, given), (given, gold))):
+        return False
     return same_unit(gold_unit, given_unit) and ask(gold, given)
+
+
+def _has_variable(text: str) -> bool:
+    return re.search(r"[A-Za-z]", _NO_VARIABLE.sub(" ", text)) is not None
 
 
 def _parts(text: str) -> tuple[str, list[str]] | None:

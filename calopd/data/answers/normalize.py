@@ -16,10 +16,9 @@ _SYMBOL = re.compile("|".join(_SYMBOLS))
 _RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
-        (r"(?<=\d)(?:\{,\}|\\[,!;: ] ?|~)(?=\d{3}(?!\d))", ""),  # thousands: 1{,}234 and 1\,234
+        (r"(?<=\d)(?:\{,\}|,\\! ?|\\[,!;: ] ?|~)(?=\d{3}(?!\d))", ""),  # thousands: 1{,}234, 1,\!234 and 1\,234
         (r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle|limits|mathstrut)(?![A-Za-z])|\\!", ""),
         (r"(?<!\\)\\(?:quad|qquad|,|;|:| )|~|&nbsp;", " "),
-        (r"\\(?:textbf|textit|textrm|textsf|mathrm|mathbf|mathit|mathsf|mbox|operatorname|bf|rm)\s*\{", r"\\text{"),
         (r"\\(?:dfrac|tfrac|cfrac)(?![A-Za-z])", r"\\frac"),
         (r"\\frac\s*(\d)\s*(\d)", r"\\frac{\1}{\2}"),
         (r"\\frac\s*\{([^{}]*)\}\s*(\d)", r"\\frac{\1}{\2}"),
@@ -33,12 +32,37 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"\\(?:degree|degrees)(?![A-Za-z])", r"^\\circ "),
         (r"\^\s*\{\s*\\circ\s*\}", r"^\\circ "),
         (r"\+\s*\\infty", r"\\infty"),
-        (r"\\text\s*\{\s*,?\s*(?:and|or)\s*\}|(?<=[\s\d}]),?\s+(?:and|or)\s+", ", "),
+        (r",?\s*\\text\s*\{\s*,?\s*(?:and|or)\s*\}|(?<=[\s\d})\]]),?\s+(?:and|or)\s+", ", "),
         (r"^\\text\{[^{}]*?(?:\bis|:|=)\s*\}\s*(?=\S)", ""),  # \text{The answer is } 42
         (r"(?<!\\)\\[()\[\]]", " "),
         (r"\s+", " "),
     )
 )
+
+_FONT = re.compile(
+    r"\\(?:textbf|textit|textrm|textsf|mbox|operatorname|(?P<math>mathrm|mathbf|mathit|mathsf|boldsymbol|bm|pmb|bf|rm))"
+    r"\s*\{"
+)
+_WORDS = re.compile(r"[A-Za-z .,'/-]*")
+
+
+def _without_fonts(answer: str) -> str:
+    """Fonts of words become \\text{}; a font around mathematics, such as \\mathbf{\\frac{1}{2}}, is dropped."""
+    start = 0
+    while font := _FONT.search(answer, start):
+        start = end = font.end()
+        depth = 1
+        while end < len(answer) and depth:
+            depth += (answer[end] == "{") - (answer[end] == "}")
+            end += 1
+        inner = answer[start : end - 1] if depth == 0 else answer[start:]
+        is_mathematics = not _WORDS.fullmatch(inner) if font["math"] else "\\" in inner
+        before, after = answer[: font.start()], answer[end:]
+        if is_mathematics and depth == 0:
+            answer, start = f"{before}{inner}{after}", font.start()
+        else:
+            answer, start = f"{before}\\text{{{answer[start:]}", font.start() + len("\\text{")
+    return answer
 
 
 def normalise(answer: str) -> str:
@@ -47,7 +71,7 @@ def normalise(answer: str) -> str:
     # A currency sign moves behind the number, like any unit; the other dollar signs are delimiters.
     if money := re.match(r"\s*(-?)\s*(\\\$|€|£)", answer):
         answer = f"{money[1]}{answer[money.end() :]}\\text{{{_MONEY[money[2]]}}}"
-    answer = answer.replace("\\$", "").replace("$", "")
+    answer = _without_fonts(answer.replace("\\$", "").replace("$", ""))
     for pattern, replacement in _RULES:
         answer = pattern.sub(replacement, answer)
     return answer.strip().removesuffix("\\").rstrip(" .")
