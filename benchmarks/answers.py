@@ -22,6 +22,8 @@ WHY = {
     "interval": "a relation and its interval are equal in either order",
     "set": "a set differs from a tuple and an interval; `and`, `or` separate parts",
     "tuple": "a tuple differs from a set; parts are compared one by one",
+    "list": "`and`, `or` and commas separate parts, also after a comma or a bracket",
+    "symbolic": "an expression with a variable equals no number",
     "unit": "a unit may be missing, but two units must agree; a single letter is a variable",
     "percent": "50 % equals 50 and 0.5, but neither 5 nor 5,000",
     "degree": "degrees differ from radians",

@@ -4,6 +4,7 @@ import random
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
 from calopd.core.errors import ConfigError
@@ -123,7 +124,7 @@ def probe_names(entries: Iterable[str], contexts: Mapping[str, Context] = CONTEX
 def wrong_answer(answer: str, problem_id: str, seed: int) -> str:
     """Another answer with the same number of digits, drawn from the seed and the problem's id.
 
-    An answer without digits becomes `(answer)+1`.
+    It never has the same value (2/4 for 1/2) or a denominator of zero. An answer without digits becomes `(answer)+1`.
     """
     if not re.search(r"\d", answer):
         return f"({answer})+1"
@@ -137,8 +138,25 @@ def wrong_answer(answer: str, problem_id: str, seed: int) -> str:
                 leading = False
             else:
                 out.append(char)
-        if (wrong := "".join(out)) != answer:
+        wrong = "".join(out)
+        if (values := _values(wrong)) is not None and values != _values(answer):
             return wrong
+
+
+_FRACTION = re.compile(r"\\[dt]?frac\{(\d+)\}\{(\d+)\}|(\d+) ?[/:] ?(\d+)")
+
+
+def _values(answer: str) -> list[Fraction | str] | None:
+    """The answer with its fractions and ratios as numbers; None if a denominator is zero."""
+    parts: list[Fraction | str] = []
+    start = 0
+    for match in _FRACTION.finditer(answer):
+        top, bottom = (int(digits) for digits in match.groups() if digits is not None)
+        if bottom == 0:
+            return None
+        parts += [answer[start : match.start()], Fraction(top, bottom)]
+        start = match.end()
+    return [*parts, answer[start:]]
 
 
 def unrelated_solution(

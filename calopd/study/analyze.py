@@ -38,11 +38,13 @@ def analyze(
     min_count: int | None = None,
     unions: Sequence[Sequence[str]] = (),
     processes: int | None = None,
+    blank_forms: bool = False,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
     """Measure a study and write analysis.json and the tables.
 
     Forms with more than `min_count` occurrences are listed; None scales the paper's limit to the size of the study.
+    Blank forms are listed only with `blank_forms`.
     """
     study = Study(directory)
     shards = study.shards
@@ -57,9 +59,10 @@ def analyze(
     sums = _measure(shards, plan, len(texts), processes or len(os.sched_getaffinity(0)), progress)
     limit = min(FORM_LIMIT, sums.tokens // FORM_SHARE) if min_count is None else min_count
     table = form_table(texts, sums.count_V, sums.form_count_CVK, sums.form_size_CVK / float(RESOLUTION))
-    analysis = {"study": study.facts} | summarise(sums, overview, table, limit)
+    frequent = table.over(limit, blanks=blank_forms)
+    analysis = {"study": study.facts} | summarise(sums, overview, table, frequent, limit)
     write_json(study.files.analysis, analysis)
-    write_tables(study.files.tables, analysis, table.over(limit))
+    write_tables(study.files.tables, analysis, frequent)
     return analysis
 
 

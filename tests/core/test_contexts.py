@@ -1,4 +1,5 @@
 import re
+from fractions import Fraction
 
 import hypothesis.strategies as st
 import numpy as np
@@ -33,6 +34,16 @@ def test_wrong_answers_have_the_shape_of_the_right_one(answer, seed):
     first = next(char for char in answer if char.isdigit())
     assert first == "0" or next(char for char in wrong if char.isdigit()) != "0"
     assert wrong == wrong_answer(answer, "some-id", seed)
+
+
+@pytest.mark.parametrize("answer", ["1/2", "\\frac{1}{2}", "\\frac{3}{9}x", "1:2", "-2/4", "1/2, 1/3"])
+def test_a_wrong_answer_has_another_value_and_no_zero_denominator(answer):
+    def fractions(text):
+        pairs = re.findall(r"(\d+)(?:\}\{|[/:])(\d+)", text)
+        return [Fraction(int(top), int(bottom)) for top, bottom in pairs]
+
+    for seed in range(300):
+        assert fractions(wrong_answer(answer, "id", seed)) != fractions(answer)
 
 
 def test_an_answer_without_digits_gets_one_more():

@@ -135,7 +135,7 @@ def test_groups_are_found_by_name_and_unions_checked():
 
 
 def test_variants_of_a_surface_form_are_one():
-    texts = ["Wait", " wait", "\u0120WAIT", "7", "\n", " ", "unused"]
+    texts = ["Wait", " wait\n", "\u0120WAIT\u010a", "7", "\n", " ", "unused"]
     assert [surface_form(text) for text in texts] == ["wait", "wait", "wait", "7", "\n", " ", "unused"]
     assert [kind(form) for form in ("wait", "let's", "x", "7", "3.5", "\\frac", "=", "\n")] == [
         "word", "word", "letter", "number", "number", "symbol", "symbol", "space",
@@ -149,7 +149,8 @@ def test_variants_of_a_surface_form_are_one():
     assert table.significant_FCK[place, 0].tolist() == [5, 3]
     assert table.mean_FCK[place, 0].tolist() == [0.5, 0.5]
     assert "unused" not in table.forms
-    assert table.over(5).forms == [" ", "wait"], "more often than the limit, not as often"
+    assert table.over(5, blanks=True).forms == [" ", "wait"], "more often than the limit, not as often"
+    assert table.over(3).forms == ["7", "wait"], "blank forms are not ranked"
     assert [table.forms[f] for f in table.ranked(0, 0)] == ["wait", " ", "\n", "7"]
 
 

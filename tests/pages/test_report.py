@@ -12,7 +12,7 @@ import tomli_w
 from calopd.core import step_metrics
 from calopd.core.step_metrics import METRICS, PROBE
 from calopd.pages.report import write_report
-from calopd.pages.report.curves import PAPER_LABEL
+from calopd.pages.report.curves import PAPER_LABEL, PAPER_RUN
 from calopd.pages.token_view import deviation_class, kept_class, visible
 from calopd.rundir.layout import RunDir
 
@@ -80,7 +80,19 @@ def test_every_metric_is_drawn_once(tmp_path: Path) -> None:
     assert curves == expected | {"step": [0, 1, 2]}
     assert len(drawn(page)) == len(KEYS)
     assert "Not measured" not in page
-    assert page.count(PAPER_LABEL) == 2
+    assert PAPER_LABEL not in page
+
+
+def test_the_papers_range_is_shown_beside_its_settings_only(tmp_path: Path) -> None:
+    papers = CONFIG | PAPER_RUN | {"student": {"path": "Qwen/Qwen3-1.7B"}}
+    assert page_of(make_run(tmp_path, config=papers)).count(PAPER_LABEL) == 2
+    for section, key, value in (
+        ("method", "relaxation", 1.0),
+        ("method", "probes", ["inst"]),
+        ("learner", "samples", 2),
+    ):
+        other = papers | {section: papers[section] | {key: value}}
+        assert PAPER_LABEL not in page_of(make_run(tmp_path, config=other))
 
 
 def test_charts_come_in_the_order_of_their_groups(tmp_path: Path) -> None:

@@ -26,8 +26,8 @@ class Overview:
     truncated: int
 
 
-def summarise(sums: StudySums, overview: Overview, table: FormTable, limit: int) -> dict[str, Any]:
-    """The contents of analysis.json; thresholds are string keys (`0.01`)."""
+def summarise(sums: StudySums, overview: Overview, table: FormTable, frequent: FormTable, limit: int) -> dict[str, Any]:
+    """The contents of analysis.json; thresholds are string keys (`0.01`). `frequent` are the forms over the limit."""
     lengths = overview.lengths
     owner = np.array([KINDS.index(kind(form)) for form in table.forms], np.intp)
     return {
@@ -43,7 +43,7 @@ def summarise(sums: StudySums, overview: Overview, table: FormTable, limit: int)
         "prevalence": _by_tau(sums, prevalence),
         "retention": _by_tau(sums, retention),
         "consistency": _by_tau(sums, consistency),
-        "forms": _by_tau(sums, lambda sums, k: form_lists(sums, k, table, limit)),
+        "forms": _by_tau(sums, lambda sums, k: form_lists(sums, k, frequent, limit)),
         "kinds": _by_tau(sums, lambda sums, k: kinds(sums, k, table, owner)),
         "relaxation": {
             "grid": GRID.tolist(),
@@ -96,9 +96,8 @@ def consistency(sums: StudySums, k: int) -> dict[str, dict[str, float | None]]:
     return out
 
 
-def form_lists(sums: StudySums, k: int, table: FormTable, limit: int) -> dict[str, Any]:
+def form_lists(sums: StudySums, k: int, frequent: FormTable, limit: int) -> dict[str, Any]:
     """Forms with the largest and smallest rho by context, and the overlap of these lists across contexts."""
-    frequent = table.over(limit)
     length = min(max(LIST_SIZES), len(frequent.forms) // 2)
     tops, bottoms = {}, {}
     for c, name in enumerate(sums.plan.contexts):

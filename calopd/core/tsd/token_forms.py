@@ -1,4 +1,4 @@
-"""Token forms: tokens with the same surface form (space marker stripped, lower case) are merged."""
+"""Token forms: tokens with the same surface form (no white space or space marker around it, lower case) are merged."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,19 +6,23 @@ from itertools import combinations
 
 import numpy as np
 
-SPACE_MARKERS = " \u0120\u2581"
-"""The space, and its byte-level (Ġ) and SentencePiece (▁) markers."""
+SPACE_MARKERS = " \t\r\n\u0120\u010a\u0109\u2581"
+"""White space, and its byte-level (Ġ, Ċ, ĉ) and SentencePiece (▁) markers."""
 KINDS = ("word", "letter", "number", "symbol", "space")
 
 
 def surface_form(text: str) -> str:
-    """`ĠWait`, ` wait` and `wait` -> `wait`; a token of spaces only is unchanged."""
-    return text.lstrip(SPACE_MARKERS).lower() or text
+    """`ĠWait`, ` wait` and `wait\\n` -> `wait`; a blank token is unchanged."""
+    return text.strip(SPACE_MARKERS).lower() or text
+
+
+def is_blank(form: str) -> bool:
+    return not form.strip(SPACE_MARKERS).strip()
 
 
 def kind(form: str) -> str:
     """Classify a form by its characters, to separate natural language from mathematics."""
-    if not form.strip():
+    if is_blank(form):
         return "space"
     if all(character.isalpha() or character in "'’-" for character in form) and any(map(str.isalpha, form)):
         return "word" if len(form) > 1 else "letter"
@@ -45,9 +49,10 @@ class FormTable:
         """Mean |D| over the significant occurrences."""
         return self.size_FCK / np.maximum(self.significant_FCK, 1)
 
-    def over(self, limit: int) -> "FormTable":
-        """The forms that occur more than `limit` times."""
-        kept = np.flatnonzero(self.count_F > limit)
+    def over(self, limit: int, *, blanks: bool = False) -> "FormTable":
+        """The forms that occur more than `limit` times; blank ones only with `blanks`."""
+        wanted = np.array([blanks or not is_blank(form) for form in self.forms], bool)
+        kept = np.flatnonzero((self.count_F > limit) & wanted)
         arrays = (values[kept] for values in (self.count_F, self.significant_FCK, self.size_FCK))
         return FormTable([self.forms[place] for place in kept], *arrays)
 

@@ -13,9 +13,15 @@ from calopd.pages.document import figure_html
 Rows = Sequence[Mapping[str, Any]]
 """Lines of metrics.jsonl."""
 
-CALIBRATED = "cal_opd"
-"""The method that the paper's ranges are of; no other is held against them."""
-PAPER_LABEL = "paper, Qwen3-4B → 1.7B, for orientation"
+PAPER_LABEL = "the paper, Qwen3-4B → 1.7B"
+PAPER_RUN = {
+    "student": {"path": "Qwen3-1.7B"},
+    "teacher": {"path": "Qwen3-4B-Thinking-2507"},
+    "method": {"name": "cal_opd", "probes": ["eval"], "relaxation": 5.0},
+    "rollout": {"max_tokens": 16_384, "temperature": 1.0, "top_p": 1.0},
+    "learner": {"trajectories": 256, "samples": 1, "learning_rate": 1e-6, "lora_rank": 0},
+}
+"""Settings of the run that the paper's ranges are of; a run with others is not held against them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +72,23 @@ def _paper_band(first: float, last: float) -> dict[str, Any]:
     }
 
 
-def render_curves(rows: Rows, method: str) -> str:
+def is_papers(config: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether a run has the settings of the paper's; of a model's path, the last part counts."""
+    for section, settings in PAPER_RUN.items():
+        for key, value in settings.items():
+            given = config.get(section, {}).get(key)
+            if (str(given).rpartition("/")[2] if key == "path" else given) != value:
+                return False
+    return True
+
+
+def render_curves(rows: Rows, config: Mapping[str, Mapping[str, Any]]) -> str:
     """One section per group of charts; charts without a measurement are named in one line at the end."""
     sections, absent = "", []
     for group, charts in step_metrics.charts().items():
         cards = ""
         for chart, metrics in charts.items():
-            drawn = figure(chart, metrics, rows, paper=method == CALIBRATED)
+            drawn = figure(chart, metrics, rows, paper=is_papers(config))
             if drawn is None:
                 absent.append(chart.title)
             else:

@@ -59,7 +59,7 @@ def render(record: RunRecord) -> str:
 def _body(record: RunRecord) -> str:
     if not record.steps:
         return '<p class="notice">No step has been recorded yet, so there are no curves to draw.</p>'
-    curves = render_evaluations(record.evaluations) + render_curves(record.steps, record.method)
+    curves = render_evaluations(record.evaluations) + render_curves(record.steps, record.config)
     return curves + render_trajectories(record.trajectories, float(record.setting("method", "relaxation", 5.0)))
 
 

@@ -13,6 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("directory", type=Path, help="the study's directory")
     add("--tau", type=thresholds, default=None, help="thresholds (default: 0.01,0.05,0.1)")
     add("--min-count", type=int, help="list token forms that occur more often (default: 20000 per 60 million tokens)")
+    add("--blank-forms", action="store_true", help="also rank token forms of white space only")
     add("--probes", action="append", default=[], help="also measure the union of these groups, for example inst,eval")
     add("--processes", type=int, help="default: one per core")
 
@@ -33,6 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
             min_count=arguments.min_count,
             unions=[entry.split(",") for entry in arguments.probes],
             processes=arguments.processes,
+            blank_forms=arguments.blank_forms,
             progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
     print_analysis(analysis)
