@@ -1,1 +1,1 @@
-"""Checks of a configuration, its models, data and machine before a run."""
+"""Checks of a run before it starts: everything that can be known before a GPU hour is spent."""

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from calopd.config import Config, preflight
+from calopd.config import Config
 from calopd.core.errors import CalopdError, ConfigError
+from calopd.doctor.checks import require
 from calopd.local.display import Display
 from calopd.local.services import LocalServices
 from calopd.pages.report import write_report
@@ -21,7 +22,7 @@ def run(config: Config, *, resume: bool, overwrite: bool) -> None:
     """Train to the end and write the report."""
     run_dir = config.run_dir
     console = Console(soft_wrap=True)
-    preflight.check(config)
+    require(config)
     if not resume and not overwrite and run_dir.contents:
         raise ConfigError(
             f"{run_dir} exists: resume it with `calopd run --resume {run_dir}`, or replace it with --overwrite"

@@ -13,11 +13,12 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from calopd.config import Config, preflight
+from calopd.config import Config
 from calopd.config.ports import check_port
 from calopd.core.contexts import BASE, probe_names
 from calopd.core.errors import ConfigError
 from calopd.local.services import LocalServices
+from calopd.models.model_files import check_model
 from calopd.rundir.files import read_lines, write_text
 from calopd.rundir.locks import exclusive, wait_until_unlocked
 from calopd.study.layout import StudyDir
@@ -69,9 +70,9 @@ def collect(config: Config, directory: Path, goal: Goal, *, chosen: str | None, 
     contexts = contexts_of(config, chosen)
     if len(contexts) > config.teacher.max_contexts:
         raise ConfigError(f"{len(contexts)} contexts, but teacher.max_contexts is {config.teacher.max_contexts}")
-    preflight.check_model("student.path", config.student.path)
+    check_model("student.path", config.student.path)
     if not config.teacher.addresses:
-        preflight.check_model("teacher.path", config.teacher.path)
+        check_model("teacher.path", config.teacher.path)
         check_port("teacher.port", config.teacher.port)
         check_port("teacher.metrics_port", config.teacher.metrics_port)
     if recorded is not None:

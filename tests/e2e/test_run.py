@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -212,10 +213,9 @@ def test_a_port_in_use_is_one_clear_line(tiny):
 
 def test_an_error_of_a_service_ends_the_run_with_its_line(tiny, tmp_path):
     """A model that only its service can find to be broken."""
-    broken = tmp_path / "broken"
-    broken.mkdir()
-    (broken / "config.json").write_text(json.dumps({"model_type": "qwen3"}))
-    (broken / "model.safetensors").write_bytes(b"nonsense")
+    broken = shutil.copytree(tiny.teacher, tmp_path / "broken")
+    settings = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps(settings | {"model_type": "of-the-future"}))
     file = tiny.write_config("broken")
     out = finish(start(str(file), "--set", f'teacher.path="{broken}"'), code=78)
     assert out.strip().splitlines()[-1].startswith("error: teacher: ")

@@ -30,8 +30,8 @@ def run(arguments: argparse.Namespace) -> None:
     from huggingface_hub import snapshot_download
 
     from calopd.config import load_config
-    from calopd.config.preflight import is_local
     from calopd.core.errors import ConfigError
+    from calopd.models.model_files import is_local
 
     config = load_config(arguments.config)
     for key, model in (("student.path", config.student.path), ("teacher.path", config.teacher.path)):

@@ -1,0 +1,106 @@
+"""The table of checks, and the ways to run them: all of them for a table, or the quick ones before a run."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+
+from calopd.config import Config
+from calopd.core.errors import CalopdError, ConfigError
+from calopd.doctor import disk_checks, machine_checks, model_checks, problem_checks
+from calopd.doctor.case import Case
+from calopd.doctor.outcome import Outcome, Status, failed, not_checked
+
+
+class Level(IntEnum):
+    """How much a check costs. A level includes those below it."""
+
+    QUICK = 0
+    """Seconds, no model is loaded, no service is contacted: also run at the start of `calopd run`."""
+    SERVICES = 1
+    """Contacts the services that are running; starts none."""
+    FULL = 2
+    """Loads the models on this machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    name: str
+    run: Callable[[Case], Outcome]
+    advice: str
+    """What to do if the check ends with an error of its own."""
+    level: Level = Level.QUICK
+    needs: tuple[str, ...] = ()
+    """Checks without whose success this one says nothing new."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    name: str
+    outcome: Outcome
+
+
+MODELS = ("student model", "teacher model")
+
+CHECKS: tuple[Check, ...] = (
+    Check("trackers", machine_checks.trackers, "install the tracker, or remove it from tracking.trackers"),
+    Check("student model", model_checks.student_model, "download the model again, or correct student.path"),
+    Check("teacher model", model_checks.teacher_model, "download the model again, or correct teacher.path"),
+    Check("problems", problem_checks.problems, "write the problems with `calopd data prepare`"),
+    Check("solutions", problem_checks.solutions, "choose other probes", needs=("problems",)),
+    Check(
+        "prompts",
+        problem_checks.prompts,
+        "raise data.max_prompt_tokens or data.max_context_tokens, or remove the problem",
+        needs=("student model", "problems", "solutions"),
+    ),
+    Check(
+        "vocabulary",
+        model_checks.vocabularies,
+        "choose a teacher and a student of one family; use the tokenizer files that came with each model",
+        needs=MODELS,
+    ),
+    Check("positions", model_checks.positions, "correct the config.json of the model", needs=MODELS),
+    Check("recorded run", problem_checks.recorded_run, "record a longer run, or lower run.steps"),
+    Check("ports", machine_checks.ports, "choose other ports"),
+    Check("memory", machine_checks.memory, "use a machine with more memory", needs=MODELS),
+    Check("disk", disk_checks.disk, "set run.dir to a larger volume", needs=("student model",)),
+    Check("temporary folders", machine_checks.temporary_folders, "set TMPDIR to another folder"),
+    Check(
+        "answers",
+        problem_checks.answers,
+        "correct the answers, or remove the problems",
+        Level.SERVICES,
+        needs=("problems",),
+    ),
+)
+
+
+def examine(case: Case, level: Level, checks: tuple[Check, ...] = CHECKS) -> Iterator[Result]:
+    """Run the checks up to a level, each as soon as the one before is known; the others are listed as not checked."""
+    unsuccessful: set[str] = set()
+    for check in checks:
+        blocked = next((name for name in check.needs if name in unsuccessful), None)
+        if check.level > level:
+            outcome = not_checked("loads the models", "run `calopd doctor CONFIG --full`")
+        elif blocked is not None:
+            outcome = not_checked(f"needs the check {blocked!r} to pass")
+        else:
+            outcome = _outcome(check, case)
+        if outcome.status is Status.FAILED or blocked is not None:
+            unsuccessful.add(check.name)
+        yield Result(check.name, outcome)
+
+
+def _outcome(check: Check, case: Case) -> Outcome:
+    try:
+        return check.run(case)
+    except CalopdError as error:
+        return failed(str(error), check.advice)
+
+
+def require(config: Config) -> None:
+    """Raise the error of the first quick check that fails: such a run would fail too, later and less clearly."""
+    case = Case(config)
+    for check in CHECKS:
+        if check.level is Level.QUICK and (outcome := check.run(case)).status is Status.FAILED:
+            raise ConfigError(outcome.sentence)

@@ -1,0 +1,39 @@
+"""The outcome of a check."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Status(StrEnum):
+    PASSED = "passed"
+    FAILED = "failed"
+    NOT_CHECKED = "not checked"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Whether a check passed, what it found, and what to do about it."""
+
+    status: Status
+    message: str
+    advice: str = ""
+    """What to do; empty if there is nothing to do."""
+    detail: str = ""
+    """A longer text that is shown below the table, such as the rendered prompt."""
+
+    @property
+    def sentence(self) -> str:
+        """Message and advice as one line."""
+        return f"{self.message}: {self.advice}" if self.advice else self.message
+
+
+def passed(message: str, detail: str = "") -> Outcome:
+    return Outcome(Status.PASSED, message, detail=detail)
+
+
+def failed(message: str, advice: str, detail: str = "") -> Outcome:
+    return Outcome(Status.FAILED, message, advice, detail)
+
+
+def not_checked(message: str, advice: str = "") -> Outcome:
+    return Outcome(Status.NOT_CHECKED, message, advice)

@@ -1,0 +1,60 @@
+"""Results of the checks: a table in a terminal, plain lines elsewhere."""
+
+import textwrap
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from calopd.doctor.checks import Result
+from calopd.doctor.outcome import Status
+
+STYLE = {Status.PASSED: "green", Status.FAILED: "bold red", Status.NOT_CHECKED: "yellow"}
+PLAIN_WIDTH = 100
+
+
+def summary(results: Sequence[Result]) -> str:
+    counts = {status: sum(result.outcome.status is status for result in results) for status in Status}
+    return ", ".join(f"{count} {status}" for status, count in counts.items())
+
+
+def show(console: Console, results: Sequence[Result]) -> None:
+    """Print all results, then the longer texts, then the counts."""
+    if console.is_terminal:
+        console.print(_table(results))
+    else:
+        for result in results:
+            console.print("\n".join(plain_lines(result)), highlight=False, markup=False, soft_wrap=True)
+    for result in results:
+        if result.outcome.detail:
+            console.print(f"\n{result.name}:", highlight=False, markup=False)
+            console.print(textwrap.indent(result.outcome.detail, "    "), highlight=False, markup=False, soft_wrap=True)
+    console.print(f"\n{summary(results)}", highlight=False)
+
+
+def _table(results: Sequence[Result]) -> Table:
+    table = Table(box=None, header_style="dim", padding=(0, 1), expand=False)
+    table.add_column("check", no_wrap=True)
+    table.add_column("result", no_wrap=True)
+    table.add_column("found, and what to do", overflow="fold")
+    for result in results:
+        outcome = result.outcome
+        found = Text(outcome.message)
+        if outcome.advice:
+            found.append(f"\n→ {outcome.advice}", style="bold" if outcome.status is Status.FAILED else "dim")
+        table.add_row(result.name, Text(str(outcome.status), style=STYLE[outcome.status]), found)
+    return table
+
+
+def plain_lines(result: Result) -> list[str]:
+    """One result as lines: `status  check: message`, then the advice."""
+    outcome, indent = result.outcome, " " * 13
+    text = f"{outcome.status:<12} {result.name}: {outcome.message}"
+    lines = textwrap.wrap(text, PLAIN_WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    if outcome.advice:
+        lines += textwrap.wrap(
+            f"-> {outcome.advice}", PLAIN_WIDTH, initial_indent=indent, subsequent_indent=indent + "   ",
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
+    return lines
