@@ -6,7 +6,15 @@ from enum import IntEnum
 
 from calopd.config import Config
 from calopd.core.errors import CalopdError, ConfigError
-from calopd.doctor import disk_checks, machine_checks, model_checks, problem_checks
+from calopd.doctor import (
+    disk_checks,
+    gpu_checks,
+    machine_checks,
+    model_checks,
+    problem_checks,
+    prompt_checks,
+    redis_checks,
+)
 from calopd.doctor.case import Case
 from calopd.doctor.outcome import Outcome, Status, failed, not_checked
 
@@ -43,6 +51,8 @@ MODELS = ("student model", "teacher model")
 
 CHECKS: tuple[Check, ...] = (
     Check("trackers", machine_checks.trackers, "install the tracker, or remove it from tracking.trackers"),
+    Check("GPUs", gpu_checks.gpus, "place the roles on GPUs that this host has"),
+    Check("driver", gpu_checks.driver, "install NVIDIA's driver", needs=("GPUs",)),
     Check("student model", model_checks.student_model, "download the model again, or correct student.path"),
     Check("teacher model", model_checks.teacher_model, "download the model again, or correct teacher.path"),
     Check("problems", problem_checks.problems, "write the problems with `calopd data prepare`"),
@@ -72,6 +82,31 @@ CHECKS: tuple[Check, ...] = (
         Level.SERVICES,
         needs=("problems",),
     ),
+    Check(
+        "chat template",
+        prompt_checks.chat_template,
+        "correct the chat template of the tokenizer",
+        Level.SERVICES,
+        needs=("prompts", "vocabulary"),
+    ),
+    Check("thinking", prompt_checks.thinking, "correct the chat template", Level.SERVICES, needs=("prompts",)),
+    Check(
+        "end of turn",
+        prompt_checks.end_of_turn,
+        "correct generation_config.json",
+        Level.SERVICES,
+        needs=("prompts", "vocabulary"),
+    ),
+    Check("first token", prompt_checks.first_token, "correct the chat template", Level.SERVICES, needs=("prompts",)),
+    Check("Redis", redis_checks.server, "correct queue.url", Level.SERVICES),
+    Check(
+        "Redis durability",
+        redis_checks.durability,
+        "start the server with an append-only file",
+        Level.SERVICES,
+        needs=("Redis",),
+    ),
+    Check("Redis rights", redis_checks.rights, "allow the user the keys calopd:*", Level.SERVICES, needs=("Redis",)),
 )
 
 

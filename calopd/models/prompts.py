@@ -105,11 +105,16 @@ class Prompts:
             ids = shorter
         return ids
 
-    def _render(self, problem: Problem, context: str, cut: int) -> np.ndarray:
+    def text(self, problem: Problem, context: str = BASE, cut: int = 0) -> str:
+        """The prompt before it is tokenized."""
         turns = messages(problem, self.intervention(problem, context, cut), before=self._before)
-        text = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, **self._options)
-        if text.rstrip().endswith("<think>"):
-            text = text.rstrip()[: -len("<think>")]
+        text: str = self.tokenizer.apply_chat_template(
+            turns, tokenize=False, add_generation_prompt=True, **self._options
+        )
+        return text.rstrip().removesuffix("<think>") if text.rstrip().endswith("<think>") else text
+
+    def _render(self, problem: Problem, context: str, cut: int) -> np.ndarray:
+        text = self.text(problem, context, cut)
         return np.asarray(self.tokenizer.encode(text, add_special_tokens=False), dtype=np.int32)
 
     def decode(self, ids: np.ndarray) -> str:

@@ -1,0 +1,99 @@
+"""Checks of the GPUs and the driver. nvidia-smi is asked, not CUDA, which a process cannot share with its forks."""
+
+import subprocess
+from dataclasses import dataclass
+
+from calopd.config.visible_gpus import check_placement
+from calopd.doctor.case import Case
+from calopd.doctor.outcome import Outcome, failed, not_checked, passed
+
+QUERY = ("index", "name", "memory.total", "memory.used", "driver_version", "compute_cap")
+DRIVER_OF_CUDA = {12: 525, 13: 580}
+"""The first driver series that runs programs of a CUDA major version."""
+NO_GPU_WANTED = "no GPU wanted: [resources] places no role on a GPU"
+BUSY_GIB = 1.0
+"""Memory in use from which a GPU counts as occupied by another program."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU as nvidia-smi describes it."""
+
+    index: int
+    name: str
+    memory_gib: float
+    used_gib: float
+    driver: str
+    capability: str
+
+
+def parse_gpus(text: str) -> list[Gpu]:
+    """The GPUs in the CSV output of nvidia-smi."""
+    found = []
+    for line in filter(None, map(str.strip, text.splitlines())):
+        index, name, total, used, driver, capability = (part.strip() for part in line.split(","))
+        found.append(Gpu(int(index), name, float(total) / 1024, float(used) / 1024, driver, capability))
+    return found
+
+
+def query_gpus() -> list[Gpu]:
+    """The GPUs of this host; none if there is no driver."""
+    command = ["nvidia-smi", f"--query-gpu={','.join(QUERY)}", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return parse_gpus(done.stdout)
+
+
+def gpus(case: Case) -> Outcome:
+    """The GPUs that [resources] names exist and are free."""
+    wanted = case.config.placement.gpus
+    if not wanted:
+        return not_checked(NO_GPU_WANTED)
+    check_placement(case.config)
+    return judge_gpus(wanted, query_gpus())
+
+
+def judge_gpus(wanted: tuple[int, ...], found: list[Gpu]) -> Outcome:
+    missing = sorted(set(wanted) - {gpu.index for gpu in found})
+    if missing:
+        return failed(
+            f"[resources] uses the GPUs {', '.join(map(str, wanted))}, but nvidia-smi shows {len(found)}",
+            "install the driver, give the container its GPUs (`--gpus all`), or place the roles on fewer GPUs",
+        )
+    chosen = [gpu for gpu in found if gpu.index in wanted]
+    if busy := [gpu for gpu in chosen if gpu.used_gib > BUSY_GIB]:
+        gpu = busy[0]
+        return failed(
+            f"GPU {gpu.index} ({gpu.name}): another program uses {gpu.used_gib:.1f} of {gpu.memory_gib:.1f} GiB",
+            "end that program (`nvidia-smi` lists it), or place the roles on other GPUs",
+        )
+    names = sorted({f"{gpu.name}, {gpu.memory_gib:.1f} GiB" for gpu in chosen})
+    return passed(f"{len(chosen)} GPUs, free: {'; '.join(names)}")
+
+
+def driver(case: Case) -> Outcome:
+    """The driver runs the CUDA version that torch was built for."""
+    if not case.config.placement.gpus:
+        return not_checked(NO_GPU_WANTED)
+    import torch
+
+    found = query_gpus()
+    return judge_driver(torch.__version__, torch.version.cuda, found[0].driver if found else "")
+
+
+def judge_driver(torch_version: str, cuda: str | None, installed: str) -> Outcome:
+    if cuda is None:
+        return failed(
+            f"torch {torch_version} is a build without CUDA", "install the GPU packages with `make setup-gpu`"
+        )
+    if not installed:
+        return failed("nvidia-smi shows no driver", "install NVIDIA's driver, or give the container its GPUs")
+    needed = DRIVER_OF_CUDA.get(int(cuda.split(".")[0]), 0)
+    if int(installed.split(".")[0]) < needed:
+        return failed(
+            f"driver {installed} is too old for torch {torch_version}, which is built for CUDA {cuda}",
+            f"install a driver of the {needed} series or newer",
+        )
+    return passed(f"driver {installed}, torch {torch_version} for CUDA {cuda}")
