@@ -16,7 +16,7 @@ from calopd.doctor import (
     redis_checks,
 )
 from calopd.doctor.case import Case
-from calopd.doctor.outcome import Outcome, Status, failed, not_checked
+from calopd.doctor.outcome import Outcome, Verdict, failed, not_checked
 
 
 class Level(IntEnum):
@@ -35,7 +35,7 @@ class Check:
     name: str
     run: Callable[[Case], Outcome]
     advice: str
-    """What to do if the check ends with an error of its own."""
+    """The thing to do if the check ends with an error of its own."""
     level: Level = Level.QUICK
     needs: tuple[str, ...] = ()
     """Checks without whose success this one says nothing new."""
@@ -121,7 +121,7 @@ def examine(case: Case, level: Level, checks: tuple[Check, ...] = CHECKS) -> Ite
             outcome = not_checked(f"needs the check {blocked!r} to pass")
         else:
             outcome = _outcome(check, case)
-        if outcome.status is Status.FAILED or blocked is not None:
+        if outcome.status is Verdict.FAILED or blocked is not None:
             unsuccessful.add(check.name)
         yield Result(check.name, outcome)
 
@@ -137,5 +137,5 @@ def require(config: Config) -> None:
     """Raise the error of the first quick check that fails: such a run would fail too, later and less clearly."""
     case = Case(config)
     for check in CHECKS:
-        if check.level is Level.QUICK and (outcome := check.run(case)).status is Status.FAILED:
+        if check.level is Level.QUICK and (outcome := check.run(case)).status is Verdict.FAILED:
             raise ConfigError(outcome.sentence)

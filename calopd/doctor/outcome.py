@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Status(StrEnum):
+class Verdict(StrEnum):
     PASSED = "passed"
     FAILED = "failed"
     NOT_CHECKED = "not checked"
@@ -14,10 +14,10 @@ class Status(StrEnum):
 class Outcome:
     """Whether a check passed, what it found, and what to do about it."""
 
-    status: Status
+    status: Verdict
     message: str
     advice: str = ""
-    """What to do; empty if there is nothing to do."""
+    """The thing to do; empty if there is nothing to do."""
     detail: str = ""
     """A longer text that is shown below the table, such as the rendered prompt."""
 
@@ -28,12 +28,12 @@ class Outcome:
 
 
 def passed(message: str, detail: str = "") -> Outcome:
-    return Outcome(Status.PASSED, message, detail=detail)
+    return Outcome(Verdict.PASSED, message, detail=detail)
 
 
 def failed(message: str, advice: str, detail: str = "") -> Outcome:
-    return Outcome(Status.FAILED, message, advice, detail)
+    return Outcome(Verdict.FAILED, message, advice, detail)
 
 
 def not_checked(message: str, advice: str = "") -> Outcome:
-    return Outcome(Status.NOT_CHECKED, message, advice)
+    return Outcome(Verdict.NOT_CHECKED, message, advice)

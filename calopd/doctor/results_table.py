@@ -8,14 +8,14 @@ from rich.table import Table
 from rich.text import Text
 
 from calopd.doctor.checks import Result
-from calopd.doctor.outcome import Status
+from calopd.doctor.outcome import Verdict
 
-STYLE = {Status.PASSED: "green", Status.FAILED: "bold red", Status.NOT_CHECKED: "yellow"}
+STYLE = {Verdict.PASSED: "green", Verdict.FAILED: "bold red", Verdict.NOT_CHECKED: "yellow"}
 PLAIN_WIDTH = 100
 
 
 def summary(results: Sequence[Result]) -> str:
-    counts = {status: sum(result.outcome.status is status for result in results) for status in Status}
+    counts = {status: sum(result.outcome.status is status for result in results) for status in Verdict}
     return ", ".join(f"{count} {status}" for status, count in counts.items())
 
 
@@ -42,7 +42,7 @@ def _table(results: Sequence[Result]) -> Table:
         outcome = result.outcome
         found = Text(outcome.message)
         if outcome.advice:
-            found.append(f"\n→ {outcome.advice}", style="bold" if outcome.status is Status.FAILED else "dim")
+            found.append(f"\n→ {outcome.advice}", style="bold" if outcome.status is Verdict.FAILED else "dim")
         table.add_row(result.name, Text(str(outcome.status), style=STYLE[outcome.status]), found)
     return table
 

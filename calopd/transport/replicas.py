@@ -18,7 +18,7 @@ OPTIONS = [("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", 25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """What a replica says of itself."""
+    """A replica, as it describes itself."""
 
     model: str
     revision: str

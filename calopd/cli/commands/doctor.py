@@ -25,7 +25,7 @@ def run(arguments: argparse.Namespace) -> None:
     from calopd.core.errors import ConfigError
     from calopd.doctor.case import Case
     from calopd.doctor.checks import Level, examine
-    from calopd.doctor.outcome import Status
+    from calopd.doctor.outcome import Verdict
     from calopd.doctor.results_table import show
     from calopd.local.entry_point import CONFIG_ERROR_EXIT
 
@@ -35,5 +35,5 @@ def run(arguments: argparse.Namespace) -> None:
     case = Case(load_config(arguments.config, arguments.set))
     results = list(examine(case, level))
     show(Console(), results)
-    if any(result.outcome.status is Status.FAILED for result in results):
+    if any(result.outcome.status is Verdict.FAILED for result in results):
         sys.exit(CONFIG_ERROR_EXIT)
