@@ -92,7 +92,10 @@ class Queue(ABC):
 
     @abstractmethod
     def release_batch(self, batch: str) -> None:
-        """Delete the trajectories of a batch. Call it only after a durable checkpoint contains its step."""
+        """Delete the trajectories of a batch and withdraw its tickets: results of theirs that come later are dropped.
+
+        Call it only after a durable checkpoint contains its step, or if the step will be repeated.
+        """
 
     @abstractmethod
     def open_batches(self) -> list[str]:
@@ -148,7 +151,7 @@ class Queue(ABC):
 
     @abstractmethod
     def commit(self, claim: Claim, trajectory: Trajectory, received: ReceivedScores | None = None) -> bool:
-        """Store the result and complete the ticket atomically; False if it has a result or its batch is released.
+        """Store the result and complete the ticket atomically; False if it has a result or was withdrawn.
 
         `received` takes the place of `trajectory.scores`: the teacher's message is stored as it came.
         """

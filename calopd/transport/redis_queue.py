@@ -32,35 +32,42 @@ GROUP = "rollout"
 _OPEN = """
 if redis.call('HGET', KEYS[1], ARGV[1]) == 'open' then return 0 end
 redis.call('HSET', KEYS[1], ARGV[1], 'open')
-for i = 2, #ARGV do redis.call('XADD', KEYS[2], '*', 't', ARGV[i]) end
+for i = 2, #ARGV do redis.call('XADD', KEYS[2], '*', 't', ARGV[i], 'b', ARGV[1]) end
 return 1
 """
 
+# A result counts only while its ticket is in the stream: one that was withdrawn with its batch may have been issued
+# again, for other weights of the same policy version.
 # Also used for dead letters: the result is the empty string, and the error goes to the dead stream.
 _COMMIT = """
 local fresh = 0
-if redis.call('HGET', KEYS[1], ARGV[1]) == 'open' then
+redis.call('XACK', KEYS[4], ARGV[5], ARGV[6])
+if redis.call('XDEL', KEYS[4], ARGV[6]) == 1 and redis.call('HGET', KEYS[1], ARGV[1]) == 'open' then
   fresh = redis.call('HSETNX', KEYS[2], ARGV[2], ARGV[3])
   if fresh == 1 then
     redis.call('XADD', KEYS[3], '*', 'i', ARGV[2], 'n', ARGV[4])
     if ARGV[7] ~= '' then redis.call('XADD', KEYS[5], '*', 't', ARGV[8], 'error', ARGV[7]) end
   end
 end
-redis.call('XACK', KEYS[4], ARGV[5], ARGV[6])
-redis.call('XDEL', KEYS[4], ARGV[6])
 return fresh
 """
 
 # The ticket becomes a new entry of its stream, with no deliveries.
 _GIVE_BACK = """
 redis.call('XACK', KEYS[1], ARGV[1], ARGV[2])
-if redis.call('XDEL', KEYS[1], ARGV[2]) == 1 then redis.call('XADD', KEYS[1], '*', 't', ARGV[3]) end
+if redis.call('XDEL', KEYS[1], ARGV[2]) == 1 then redis.call('XADD', KEYS[1], '*', 't', ARGV[3], 'b', ARGV[4]) end
 return 1
 """
 
 _CLOSE = """
 redis.call('HSET', KEYS[1], ARGV[1], 'released')
 redis.call('DEL', KEYS[2], KEYS[3])
+for _, entry in ipairs(redis.call('XRANGE', KEYS[4], '-', '+')) do
+  if entry[2][4] == ARGV[1] then
+    redis.call('XACK', KEYS[4], ARGV[2], entry[1])
+    redis.call('XDEL', KEYS[4], entry[1])
+  end
+end
 return 1
 """
 
@@ -130,7 +137,7 @@ class RedisQueue(Queue):
 
     def release_batch(self, batch: str) -> None:
         keys = [self._key("batches"), self._key("results", batch), self._key("arrivals", batch)]
-        self._close(keys=keys, args=[batch])
+        self._close(keys=[*keys, self._stream(batch)], args=[batch, GROUP])
 
     def open_batches(self) -> list[str]:
         states = self.client.hgetall(self._key("batches"))
@@ -181,7 +188,7 @@ class RedisQueue(Queue):
 
     def give_back(self, claim: Claim) -> None:
         raw = convert.ticket_to_message(claim.ticket).SerializeToString()
-        self._give_back(keys=[self._stream(claim.ticket.batch)], args=[GROUP, claim.entry, raw])
+        self._give_back(keys=[self._stream(claim.ticket.batch)], args=[GROUP, claim.entry, raw, claim.ticket.batch])
 
     def deliveries(self, claim: Claim) -> int:
         stream = self._stream(claim.ticket.batch)

@@ -217,7 +217,7 @@ class Worker:
 
     async def _sample(self, ticket: Ticket, prompt_ids: np.ndarray) -> Sample:
         while True:
-            await self._ensure_policy(ticket.policy_version)
+            await self._ensure_policy(ticket.policy_version, await self._announced_sha256(ticket.policy_version))
             request = SampleRequest(
                 prompt_ids, ticket.sampling, ticket.seed, ticket.policy_version, preemptible=ticket.is_evaluation
             )
@@ -225,6 +225,15 @@ class Worker:
                 return await asyncio.wrap_future(self.sampler.sample(request))
             except WrongPolicy:
                 continue
+
+    async def _announced_sha256(self, version: int) -> str | None:
+        """The sha256 of the newest announced policy if it has this version.
+
+        A restarted learner may publish other weights under a version that this replica has loaded. It announces them
+        before it issues their tickets, but the announcement may be read here after the first of those tickets.
+        """
+        newest = await asyncio.to_thread(self.queue.wait_for_policy, "0-0", 0.0)
+        return newest.sha256 if newest is not None and newest.version == version else None
 
     async def _ensure_policy(self, version: int, sha256: str | None = None) -> None:
         """Load this version if it is not loaded. `sha256` tells a policy that was published again after a restart."""
