@@ -37,6 +37,10 @@ class TooFewTrajectories(CalopdError):
     """A step that lacks more trajectories than the configuration allows."""
 
 
+class CheckpointFailed(CalopdError):
+    """The disk refuses a checkpoint."""
+
+
 class VocabularyMismatch(CalopdError):
     """Teacher and student do not share the vocabulary."""
 

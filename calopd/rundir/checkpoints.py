@@ -8,7 +8,7 @@ import shutil
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from calopd.rundir.files import write_json
+from calopd.rundir.files import TEMPORARY, write_json
 from calopd.rundir.layout import RunDir, numbered, numbers
 
 RECORD = "record.json"
@@ -55,6 +55,12 @@ def read_record(checkpoint: Path) -> Record:
 
 def write_record(checkpoint: Path, record: Record) -> None:
     write_json(checkpoint / RECORD, asdict(record))
+
+
+def remove_incomplete(run_dir: RunDir) -> None:
+    """Remove what a killed learner did not finish to write; no learner may be running."""
+    for folder in run_dir.checkpoints.glob(f"*{TEMPORARY}"):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def prune(run_dir: RunDir, keep: int) -> None:

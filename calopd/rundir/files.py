@@ -1,7 +1,7 @@
 """Files and folders that are either complete or absent, whatever is killed and whenever the power fails.
 
 Everything is written under a temporary name, synced to the disk (the files and the folders that list them) and renamed
-into place.
+into place. Only what can be made again is not synced.
 """
 
 import json
@@ -31,8 +31,10 @@ def atomic_file(file: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def atomic_folder(target: Path) -> Iterator[Path]:
+def atomic_folder(target: Path, *, durable: bool = True) -> Iterator[Path]:
     """Yield an empty temporary folder to fill; at the end of the block it becomes `target`.
+
+    Without `durable` nothing is synced to the disk: a power failure may damage the folder, a kill cannot.
 
     An existing target is removed only after the new one is in place. After an error, or when the block itself removes
     the temporary folder, the target stays as it was.
@@ -46,7 +48,8 @@ def atomic_folder(target: Path) -> Iterator[Path]:
         yield temporary
         if not temporary.exists():
             return
-        sync(*temporary.rglob("*"), temporary)
+        if durable:
+            sync(*temporary.rglob("*"), temporary)
         if target.exists():
             os.rename(target, replaced)
         os.rename(temporary, target)
@@ -54,7 +57,8 @@ def atomic_folder(target: Path) -> Iterator[Path]:
         _restore(target, replaced)
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    sync(target.parent)
+    if durable:
+        sync(target.parent)
     shutil.rmtree(replaced, ignore_errors=True)
 
 

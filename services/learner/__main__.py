@@ -1,9 +1,13 @@
 """torchrun --nproc-per-node N -m services.learner --config CONFIG"""
 
+import os
+
 from calopd.local.entry_point import guarded, service_main
 
 
 def main() -> None:
+    # Memory blocks that grow, because micro-batches differ in length. torch reads it when it is imported.
+    os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     config = service_main("learner", __doc__)
 
     from calopd.models.devices import set_threads
@@ -11,7 +15,7 @@ def main() -> None:
     from services.learner.ranks import Ranks
 
     set_threads(config.learner.threads)
-    ranks = Ranks(config.learner.device)
+    ranks = Ranks(config.learner)
     TrainingLoop(config, ranks).run()
     ranks.close()
 

@@ -78,8 +78,7 @@ class DynamicBatcher:
 def assignments(
     queue: Queue, batch: str, tickets: list[Ticket], batcher: DynamicBatcher, ranks: int
 ) -> Iterator[Assignment | None]:
-    """Open a batch and yield assignments until all its tickets are done; None while there is nothing to do."""
-    queue.open_batch(batch, tickets)
+    """Yield assignments of an open batch until all its tickets are done; None at least once per second of waiting."""
     empty_polls = 0
     last = "0-0"
     while True:
@@ -91,6 +90,7 @@ def assignments(
         if arrivals:
             last, empty_polls = arrivals[-1].entry, 0
             batcher.add(arrivals)
+            yield batcher.take(ranks)
             continue
         empty_polls += 1
         if empty_polls % REOPEN_AFTER == 0:

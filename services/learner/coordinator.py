@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from calopd.config import Config, save_with_run
 from calopd.core.phase import Phase
 from calopd.core.step_metrics import MeasuredStep, step_line
@@ -16,10 +14,12 @@ from calopd.models.tokenizers import load_tokenizer
 from calopd.rundir import checkpoints
 from calopd.rundir.files import append_line, keep_lines_before
 from calopd.rundir.locks import single_learner
-from calopd.rundir.policies import prune_policies, publish_policy
+from calopd.rundir.policies import prune_policies, publish_policy, published_sha256
+from calopd.rundir.tensor_files import TensorStream
 from calopd.transport.queue import Queue
 from services.learner import prometheus
 from services.learner.batching import Assignment, DynamicBatcher, assignments
+from services.learner.checkpoint import Durable
 from services.learner.evaluations import Evaluations
 from services.learner.export import export_model, write_summary
 from services.learner.resource_collector import register_resource_collector
@@ -52,6 +52,7 @@ class Coordinator:
         self._status.enter(phase, progress)
 
     def latest_checkpoint(self) -> Path | None:
+        checkpoints.remove_incomplete(self._run_dir)
         return checkpoints.latest(self._run_dir)
 
     def resume(self, step: int, found: Path | None) -> None:
@@ -64,20 +65,31 @@ class Coordinator:
             if batch.startswith("step-") and (batch < here or (batch > here and not self._config.run.deterministic)):
                 self._queue.release_batch(batch)
         self._evaluations.resume(step)
-        self._status.step = step
+        self._status.step = self._status.checkpoint_step = step
         prometheus.checkpoint_time.set(found.stat().st_mtime if found else time.time())
 
-    def publish(self, version: int, weights: dict[str, Tensor]) -> None:
-        """Publish and announce a policy, and open its evaluation if one is due."""
-        policies, keep = self._config.policies, self._config.learner.keep_policies
-        sha256 = publish_policy(policies, version, weights, self._queue.run)
-        self._evaluations.collect()
-        prune_policies(policies, version, keep, self._evaluations.needed)
+    def publish(self, version: int, weights: TensorStream) -> None:
+        """Publish and announce a policy."""
+        start, before = time.monotonic(), published_sha256(self._config.policies, version)
+        sha256 = publish_policy(self._config.policies, version, weights, self._queue.run)
+        if before not in (None, sha256):
+            # Published before a crash with other weights: what was sampled from them is not of this policy.
+            self._queue.release_batch(step_batch(version))
         self._queue.announce_policy(version, sha256)
+        seconds = time.monotonic() - start
+        prometheus.publish_seconds.set(seconds)
+        log.info("policy %d is published: %.1f MB in %.2f s", version, weights.bytes / 1e6, seconds)
+
+    def evaluate(self, version: int) -> None:
+        """Open the evaluation of a published policy if one is due, and remove the policies that nobody needs."""
+        self._evaluations.collect()
         self._evaluations.open(version)
+        prune_policies(self._config.policies, version, self._config.learner.keep_policies, self._evaluations.needed)
 
     def open_step(self, step: int, tickets: list[Ticket], ranks: int) -> Iterator[Assignment | None]:
-        """Issue the tickets of a step and assign its trajectories to the ranks as they arrive."""
+        """Issue the tickets of a step; then assign its trajectories to the ranks as they arrive."""
+        self._queue.open_batch(step_batch(step), tickets)
+        log.info("step %d is open: %d tickets", step, len(tickets))
         max_tokens, deterministic = self._config.learner.micro_batch_tokens, self._config.run.deterministic
         batcher = DynamicBatcher(len(tickets), max_tokens, deterministic=deterministic)
         return assignments(self._queue, step_batch(step), tickets, batcher, ranks)
@@ -100,19 +112,19 @@ class Coordinator:
             line["seconds_idle"],
         )  # fmt: skip
 
-    def checkpoint_saved(self) -> None:
+    def checkpoint_durable(self, durable: Durable) -> None:
+        """Delete the trajectories of the steps that this checkpoint is the first to contain."""
         prometheus.checkpoint_time.set(time.time())
-
-    def release(self, steps: range) -> None:
-        """Delete the trajectories of steps that a durable checkpoint contains."""
-        for step in steps:
+        prometheus.checkpoint_seconds.set(durable.seconds)
+        for step in range(self._status.checkpoint_step, durable.step):
             self._queue.release_batch(step_batch(step))
+        self._status.checkpoint_step = durable.step
 
-    def finish_evaluations(self) -> None:
-        """Wait for the evaluations that are still running."""
-        self._evaluations.wait()
+    def finish_evaluations(self) -> Iterator[None]:
+        """Wait for the evaluations that are still running; yields while it waits."""
+        return self._evaluations.finish()
 
-    def export(self, student: Student, weights: dict[str, Tensor], record: checkpoints.Record) -> None:
+    def export(self, student: Student, weights: TensorStream, record: checkpoints.Record) -> None:
         """Write the trained student and the summary of the run, and close the trackers."""
         export_model(self._run_dir.model, student, weights, self._tokenizer)
         write_summary(self._run_dir, self._config, record)
@@ -129,7 +141,10 @@ class Follower:
 
     def resume(self, step: int, found: Path | None) -> None: ...
 
-    def publish(self, version: int, weights: dict[str, Tensor]) -> None: ...
+    def publish(self, version: int, weights: TensorStream) -> None:
+        weights.drain()
+
+    def evaluate(self, version: int) -> None: ...
 
     def open_step(self, step: int, tickets: list[Ticket], ranks: int) -> Iterator[Assignment | None]:
         return iter(())
@@ -139,10 +154,10 @@ class Follower:
 
     def report(self, measured: MeasuredStep) -> None: ...
 
-    def checkpoint_saved(self) -> None: ...
+    def checkpoint_durable(self, durable: Durable) -> None: ...
 
-    def release(self, steps: range) -> None: ...
+    def finish_evaluations(self) -> Iterator[None]:
+        return iter(())
 
-    def finish_evaluations(self) -> None: ...
-
-    def export(self, student: Student, weights: dict[str, Tensor], record: checkpoints.Record) -> None: ...
+    def export(self, student: Student, weights: TensorStream, record: checkpoints.Record) -> None:
+        weights.drain()

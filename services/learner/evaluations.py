@@ -7,6 +7,7 @@ for it. Each result is one file per version, so that a restart does not evaluate
 
 import json
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,7 @@ from calopd.core.types import EVALUATION, Ticket
 from calopd.data.problems import load_problems
 from calopd.rundir.files import write_json
 from calopd.rundir.layout import RunDir
+from calopd.rundir.policies import is_intact
 from calopd.tracking.prometheus_tracker import last_step
 from calopd.transport.queue import Queue
 from services.learner import prometheus
@@ -75,6 +77,9 @@ class Evaluations:
                 version = int(batch.removeprefix(EVALUATION))
                 if version > step or not self._problems or self._run_dir.evaluation(version).exists():
                     self._queue.release_batch(batch)
+                elif version < step and not is_intact(self._config.policies, version):
+                    self._queue.release_batch(batch)
+                    log.warning("the evaluation of policy %d is dropped: the policy is lost or damaged", version)
                 else:
                     self._open(version)
 
@@ -116,8 +121,8 @@ class Evaluations:
                 self._finish(version, evaluation)
         return any_arrived
 
-    def wait(self) -> None:
-        """Block until all evaluations are complete; called at the end of a run."""
+    def finish(self) -> Iterator[None]:
+        """Wait until all evaluations are complete, at the end of a run; yields at least once per second."""
         empty_polls = 0
         while self._running:
             version, evaluation = min(self._running.items())
@@ -127,6 +132,7 @@ class Evaluations:
             if empty_polls and empty_polls % REOPEN_AFTER == 0 and version in self._running:
                 # Has no effect unless Redis restarted without its data.
                 self._queue.open_batch(evaluation_batch(version), evaluation.tickets)
+            yield
 
     def _finish(self, version: int, evaluation: _Running) -> None:
         by_problem = {problem: sum(flags) / len(flags) for problem, flags in sorted(evaluation.correct.items())}

@@ -1,28 +1,37 @@
 """The results of a finished run: the student in Hugging Face format, and the summary."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from transformers import AutoConfig
 
 from calopd.config import Config
 from calopd.rundir.checkpoints import Record
 from calopd.rundir.files import atomic_folder, read_lines, write_json
 from calopd.rundir.layout import RunDir
 from calopd.rundir.policies import WEIGHTS
+from calopd.rundir.tensor_files import TensorStream, write_tensors
 from services.learner.evaluations import gain_interval, read_evaluation
 from services.learner.student import Student
 
 
-def export_model(target: Path, student: Student, weights: dict[str, torch.Tensor], tokenizer: Any) -> None:
+def own_dtype(path: str) -> torch.dtype:
+    """The data type of a model's weights, by its configuration."""
+    dtype = AutoConfig.from_pretrained(path, trust_remote_code=False).dtype
+    return dtype if isinstance(dtype, torch.dtype) else torch.float32
+
+
+def export_model(target: Path, student: Student, weights: TensorStream, tokenizer: Any) -> None:
     """Write the trained student so that transformers and vLLM load it by path."""
     with atomic_folder(target) as folder:
-        student.lm.config.save_pretrained(folder)
+        config = copy.deepcopy(student.lm.config)
+        config.dtype = weights.specs[0].dtype
+        config.save_pretrained(folder)
         student.lm.generation_config.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        contiguous = {name: tensor.contiguous() for name, tensor in weights.items()}
-        save_file(contiguous, folder / WEIGHTS, metadata={"format": "pt"})
+        write_tensors(folder / WEIGHTS, weights)
 
 
 def write_summary(run_dir: RunDir, config: Config, record: Record) -> None:

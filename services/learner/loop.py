@@ -1,4 +1,4 @@
-"""The training loop: open a step, learn from its trajectories as they arrive, checkpoint, publish, open the next.
+"""The training loop: learn from the trajectories of a step as they arrive, publish, open the next step, checkpoint.
 
 Every rank runs it with its `Trainer`. Rank 0 has the `Coordinator`, the other ranks a `Follower`, which does nothing.
 """
@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import chain
+from typing import TypeVar
 
 from calopd.config import Config
 from calopd.core.errors import TooFewTrajectories
@@ -26,6 +27,8 @@ from services.learner.trainer import Trainer, Update
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 
 class TrainingLoop:
     def __init__(self, config: Config, ranks: Ranks) -> None:
@@ -37,19 +40,25 @@ class TrainingLoop:
         self._queue = open_queue(config.queue.url, run_id)
         self._coordinator = Coordinator(config, self._queue) if coordinates else Follower()
         self._record = Record()
+        self._tickets: list[Ticket] = []
+        self._assigned: Iterator[Assignment | None] = iter(())
         self._clock, self._idle = time.monotonic(), 0.0
 
     def run(self) -> None:
         """Train to the end, from the last checkpoint if there is one."""
         coordinator, trainer = self._coordinator, self._trainer
         self._resume()
-        coordinator.publish(self._record.step, trainer.full_weights())
+        self._publish(self._record.step)
+        coordinator.evaluate(self._record.step)
         self._clock = time.monotonic()
         for step in range(self._record.step, self._config.run.steps):
             self._step(step)
-        coordinator.finish_evaluations()
+        for _ in self._together(coordinator.finish_evaluations()):
+            pass
+        coordinator.enter(Phase.CHECKPOINTING)
+        self._collect_checkpoint(wait=True)
         coordinator.enter(Phase.EXPORTING)
-        coordinator.export(trainer.student, trainer.full_weights(), self._record)
+        coordinator.export(trainer.student, trainer.exported_weights(), self._record)
         coordinator.enter(Phase.DONE)
 
     def _resume(self) -> None:
@@ -60,9 +69,18 @@ class TrainingLoop:
             log.info("resumed at step %d from %s", self._record.step, found)
         self._coordinator.resume(self._record.step, found)
 
+    def _publish(self, version: int) -> None:
+        """Publish a policy and open its step, if the run has one: from here on the rollouts work."""
+        coordinator = self._coordinator
+        coordinator.enter(Phase.PUBLISHING)
+        coordinator.publish(version, self._trainer.policy_weights())
+        if version < self._config.run.steps:
+            self._tickets = step_tickets(self._config, self._problems, self._queue.run, version)
+            self._assigned = coordinator.open_step(version, self._tickets, self._ranks.size)
+
     def _step(self, step: int) -> None:
         coordinator, trainer = self._coordinator, self._trainer
-        tickets = step_tickets(self._config, self._problems, self._queue.run, step)
+        tickets = self._tickets
         self._learn(step, tickets)
 
         coordinator.enter(Phase.OPTIMIZER_STEP)
@@ -72,26 +90,28 @@ class TrainingLoop:
         self._check_missing(step, len(tickets) - len(result.used))
         update = trainer.optimizer_step(result.sums)
 
+        # First, since the rollouts wait for it.
+        self._publish(step + 1)
         # Before the checkpoint: on resume, the line of a step that is not in it is dropped, but none is ever added.
         coordinator.report(self._finish_step(step, tickets, result, update))
-
-        done, every = step + 1, self._config.learner.checkpoint_every
-        checkpoint_due = done % every == 0 or done == self._config.run.steps
-        if checkpoint_due:
+        coordinator.evaluate(step + 1)
+        if (step + 1) % self._config.learner.checkpoint_every == 0 or step + 1 == self._config.run.steps:
             coordinator.enter(Phase.CHECKPOINTING)
+            self._collect_checkpoint(wait=True)
             trainer.save(self._record)
-            coordinator.checkpoint_saved()
-        coordinator.enter(Phase.PUBLISHING)
-        coordinator.publish(done, trainer.full_weights())
-        if checkpoint_due:
-            coordinator.release(range(max(0, done - every), done))
+
+    def _collect_checkpoint(self, *, wait: bool = False) -> None:
+        """Handle a checkpoint that has become durable in the background; raises if it could not be written."""
+        durable = self._trainer.saved(wait=wait)
+        if durable is not None:
+            self._coordinator.checkpoint_durable(durable)
 
     def _learn(self, step: int, tickets: list[Ticket]) -> None:
         """Forward and backward over this rank's share of the step, as it arrives."""
         coordinator, trainer = self._coordinator, self._trainer
         coordinator.enter(Phase.WAITING, f"0/{len(tickets)}")
         trainer.begin(step)
-        micro_batches: Iterable[list[Trajectory]] = self._micro_batches(step, tickets)
+        micro_batches: Iterable[list[Trajectory]] = self._micro_batches(step)
         plan = None
         if trainer.needs_whole_step:
             micro_batches, facts = trainer.inspect(micro_batches)
@@ -101,22 +121,27 @@ class TrainingLoop:
             trainer.learn(trajectories, plan)
             coordinator.enter(Phase.WAITING, f"{len(trainer.result.used)}/{len(tickets)}")
 
-    def _micro_batches(self, step: int, tickets: list[Ticket]) -> Iterator[list[Trajectory]]:
+    def _micro_batches(self, step: int) -> Iterator[list[Trajectory]]:
         """This rank's micro-batches; [] if others have one and this rank has none."""
-        assigned = self._coordinator.open_step(step, tickets, self._ranks.size)
         self._idle = 0.0
-        while True:
-            start = time.monotonic()
-            over, assignment = self._ranks.broadcast(_next(assigned))
-            self._idle += time.monotonic() - start
-            if over:
-                return
+        for assignment in self._together(self._assigned):
+            self._collect_checkpoint()
             if assignment is not None:
                 yield self._queue.results(step_batch(step), assignment[self._ranks.rank])
 
+    def _together(self, items: Iterator[T | None]) -> Iterator[T | None]:
+        """Rank 0's items on every rank. They come at least every second, so that no collective waits for long."""
+        while True:
+            start = time.monotonic()
+            over, item = self._ranks.broadcast(_next(items))
+            self._idle += time.monotonic() - start
+            if over:
+                return
+            yield item
+
     def _finish_step(self, step: int, tickets: list[Ticket], result: StepResult, update: Update) -> MeasuredStep:
         """Stop the step's clock and add the step to the record that is saved with the checkpoint."""
-        # The clock runs from line to line: saving and publishing count for the next step.
+        # The clock runs from line to line: copying the checkpoint counts for the next step.
         seconds, self._clock = time.monotonic() - self._clock, time.monotonic()
         self._record.step = step + 1
         self._record.issued += len(tickets)
@@ -148,8 +173,8 @@ class TrainingLoop:
             )
 
 
-def _next(assigned: Iterator[Assignment | None]) -> tuple[bool, Assignment | None]:
-    """Whether the step is over, and the next assignment if there is one already."""
-    for assignment in assigned:
-        return False, assignment
+def _next(items: Iterator[T | None]) -> tuple[bool, T | None]:
+    """Whether the items are over, and the next one."""
+    for item in items:
+        return False, item
     return True, None

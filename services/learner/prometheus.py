@@ -4,6 +4,10 @@ from prometheus_client import Counter, Gauge
 
 busy_seconds = Counter("calopd_learner_busy_seconds", "Seconds in which the learner computed")
 checkpoint_time = Gauge("calopd_learner_checkpoint_timestamp_seconds", "Unix time of the last checkpoint")
+checkpoint_seconds = Gauge(
+    "calopd_learner_checkpoint_seconds", "Seconds from the start of the last checkpoint until it was durable"
+)
+publish_seconds = Gauge("calopd_learner_publish_seconds", "Seconds to gather, write and announce the last policy")
 phase_seconds = Counter("calopd_learner_phase_seconds", "Seconds spent, by phase of the learner", ["phase"])
 run_info = Gauge(
     "calopd_learner_run_info",

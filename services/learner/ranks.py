@@ -1,16 +1,18 @@
-"""The ranks of the learner: a process group for tensors, and one for the Python objects that ranks exchange."""
+"""The ranks of the learner: process groups for tensors, for Python objects and for checkpoints."""
 
+import os
 from datetime import timedelta
 from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.distributed_c10d import _set_pg_timeout
 
+from calopd.config.sections import LearnerSection
+from calopd.config.sections.learner import ShardGroup
+from calopd.core.errors import ConfigError
 from calopd.models.devices import choose_device
-
-# Ranks wait for rank 0 as long as the longest response takes. torchrun, not this timeout, detects a dead rank.
-TIMEOUT = timedelta(hours=12)
 
 T = TypeVar("T")
 
@@ -18,14 +20,30 @@ T = TypeVar("T")
 class Ranks:
     """This process among the ranks: its number, its device, and the collectives of the training loop."""
 
-    def __init__(self, device: str) -> None:
-        self.device = choose_device(device)
+    def __init__(self, settings: LearnerSection) -> None:
+        self.device = choose_device(settings.device)
+        timeout = timedelta(minutes=settings.collective_minutes)
+        world = os.environ["WORLD_SIZE"]
+        shape = mesh_shape(int(world), int(os.environ.get("LOCAL_WORLD_SIZE", world)), settings.shard)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
-        dist.init_process_group("nccl" if self.device.type == "cuda" else "gloo", timeout=TIMEOUT)
+        # Gloo for tensors that are offloaded to the CPU. Only a flat mesh can bind a device: torch 2.13 creates the
+        # groups of another one by splitting, which fails for two backends at once.
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo",
+            timeout=timeout,
+            device_id=self.device if self.device.type == "cuda" and len(shape) == 1 else None,
+        )
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        self.mesh: DeviceMesh = init_device_mesh(self.device.type, (self.size,))
-        self._control = dist.new_group(backend="gloo", timeout=TIMEOUT)
+        self.mesh: DeviceMesh = init_device_mesh(
+            self.device.type, shape, mesh_dim_names=("replicate", "shard")[-len(shape) :]
+        )
+        for dimension in range(self.mesh.ndim):
+            # Subgroups of a mesh do not inherit the time-out of the default group.
+            _set_pg_timeout(timeout, self.mesh.get_group(dimension))
+        self._control = dist.new_group(backend="gloo", timeout=timeout)
+        self.checkpoints: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=timeout)
+        """For the thread that writes checkpoints: collectives of two threads in one group would get mixed up."""
 
     def broadcast(self, value: T | None) -> T:
         """Return rank 0's value on every rank; the values of other ranks are ignored."""
@@ -45,3 +63,15 @@ class Ranks:
 
     def close(self) -> None:
         dist.destroy_process_group()
+
+
+def mesh_shape(ranks: int, ranks_per_node: int, group: ShardGroup) -> tuple[int, ...]:
+    """Shape of the device mesh: one group of shards over all ranks, or one group per node and replicas across nodes."""
+    if group == "all" or ranks == ranks_per_node:
+        return (ranks,)
+    if ranks % ranks_per_node:
+        raise ConfigError(
+            f'learner.shard = "node" needs the same number of ranks on every node, got {ranks} ranks and '
+            f'{ranks_per_node} on this one: change the number of ranks, or set learner.shard = "all"'
+        )
+    return (ranks // ranks_per_node, ranks_per_node)

@@ -22,7 +22,8 @@ def frozen_reference(config: Config, ranks: Ranks, student: Student) -> Scorer:
     if student.lora_scale is None:
         frozen, initial_weights = load_student(config.student.path, config.learner), nullcontext
         frozen.requires_grad_(False).eval()
-        shard(frozen, ranks.mesh, choose_dtype(config.learner.compute_dtype, ranks.device))
+        dtype, offload = choose_dtype(config.learner.compute_dtype, ranks.device), config.learner.offload_optimizer
+        shard(frozen, ranks.mesh, dtype, offload=offload, compiled=config.learner.compile)
 
     def score(batch: MicroBatch) -> torch.Tensor:
         with torch.no_grad(), initial_weights(frozen):

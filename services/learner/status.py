@@ -20,6 +20,8 @@ class Status:
     def __init__(self, run: str, steps: int) -> None:
         self.run, self.steps = run, steps
         self.step = 0
+        self.checkpoint_step = 0
+        """Step of the newest durable checkpoint; 0 if there is none."""
         self.phase, self.progress = Phase.STARTING, ""
         self._since = time.monotonic()
         self.last_metrics: dict[str, Any] = {}
@@ -54,6 +56,7 @@ class Status:
             "progress": self.progress,
             "step": self.step,
             "steps": self.steps,
+            "checkpoint_step": self.checkpoint_step,
             "eta_seconds": self.eta_seconds,
             "uptime_seconds": time.time() - self._started,
             "last_metrics": self.last_metrics,

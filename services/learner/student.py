@@ -5,13 +5,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
 from calopd.config.sections import LearnerSection
 from calopd.core.lm_head import ForwardKL, HeadScores, policy_objective, score_targets
-from calopd.models.adapters import merge_adapters
 from calopd.models.loading import load_causal_lm
 from services.learner.lora import add_adapters
 
@@ -62,23 +60,20 @@ def load_student(path: str, settings: LearnerSection) -> Student:
     return Student(lm, settings.chunk, lora_scale)
 
 
-def shard(student: Student, mesh: DeviceMesh, compute_dtype: torch.dtype) -> None:
-    """Shard each decoder layer on its own; embeddings, norm and LM head belong to the root."""
+def shard(
+    student: Student, mesh: DeviceMesh, compute_dtype: torch.dtype, *, offload: bool = False, compiled: bool = False
+) -> None:
+    """Shard each decoder layer on its own; embeddings, norm and LM head belong to the root.
+
+    With `offload`, shards, their gradients and the optimizer state are kept in the memory of the host. With `compiled`,
+    each layer is compiled before it is sharded, so that the gathers of FSDP stay outside of the compiled code.
+    """
     policy = MixedPrecisionPolicy()
     if compute_dtype != torch.float32:
         policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
+    offload_policy = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda") if offload else OffloadPolicy()
     for layer in student.lm.model.layers:
-        fully_shard(layer, mesh=mesh, mp_policy=policy)
-    fully_shard(student, mesh=mesh, mp_policy=policy)
-
-
-def full_weights(student: Student) -> dict[str, Tensor]:
-    """Gather all weights by Hugging Face names on rank 0, {} on other ranks; all ranks must call it."""
-    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    state: dict[str, Any] = get_model_state_dict(student, options=options)
-    weights = {name.removeprefix("lm."): tensor for name, tensor in state.items()}
-    if student.lora_scale is not None:
-        weights = merge_adapters(weights, student.lora_scale)
-    if student.lm.config.tie_word_embeddings:
-        weights.pop("lm_head.weight", None)
-    return weights
+        if compiled:
+            layer.compile()
+        fully_shard(layer, mesh=mesh, mp_policy=policy, offload_policy=offload_policy)
+    fully_shard(student, mesh=mesh, mp_policy=policy, offload_policy=offload_policy)

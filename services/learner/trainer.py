@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from calopd.config import Config
 from calopd.core.method_inputs import StepFacts, StepInfo, StepPlan
@@ -15,12 +14,17 @@ from calopd.core.types import Trajectory
 from calopd.models.devices import choose_dtype
 from calopd.rundir.checkpoints import Record
 from calopd.rundir.recorded_ratios import recorded_ratios
+from calopd.rundir.tensor_files import TensorStream
 from services.learner import checkpoint
 from services.learner.accumulator import Accumulator
+from services.learner.checkpoint import Checkpointer, Durable
+from services.learner.export import own_dtype
+from services.learner.full_weights import full_weights
+from services.learner.optimizer import adamw
 from services.learner.ranks import Ranks
 from services.learner.reference import frozen_reference
 from services.learner.schedule import learning_rate
-from services.learner.student import full_weights, load_student, shard
+from services.learner.student import load_student, shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +46,15 @@ class Trainer:
         torch.manual_seed(config.run.seed)
         settings = config.learner
         self.student = load_student(config.student.path, settings)
-        shard(self.student, ranks.mesh, choose_dtype(settings.compute_dtype, ranks.device))
-        self._optimizer = torch.optim.AdamW(
-            [parameter for parameter in self.student.parameters() if parameter.requires_grad],
-            lr=settings.learning_rate,
-            betas=settings.betas,
-            weight_decay=settings.weight_decay,
+        shard(
+            self.student,
+            ranks.mesh,
+            choose_dtype(settings.compute_dtype, ranks.device),
+            offload=settings.offload_optimizer,
+            compiled=settings.compile,
         )
+        self._optimizer = adamw(self.student, settings, ranks.device)
+        self._checkpointer = Checkpointer(config.run_dir, ranks, settings.keep_checkpoints)
         self._recorded: list[float] = []
         if isinstance(config.method.settings, RecordedSettings):
             directory = Path(config.method.settings.recorded_run)
@@ -61,13 +67,20 @@ class Trainer:
         return checkpoint.load(directory, self.student, self._optimizer)
 
     def save(self, record: Record) -> None:
-        """Write a checkpoint; it is durable when this returns."""
-        keep = self._config.learner.keep_checkpoints
-        checkpoint.save(self._config.run_dir, self.student, self._optimizer, record, keep)
+        """Copy the state and start to write it as a checkpoint in the background; none may be under way."""
+        self._checkpointer.begin(self.student, self._optimizer, record)
 
-    def full_weights(self) -> dict[str, Tensor]:
-        """The whole student by Hugging Face names, on rank 0; {} on the other ranks."""
-        return full_weights(self.student)
+    def saved(self, *, wait: bool = False) -> Durable | None:
+        """The checkpoint that became durable since the last call; with `wait`, after waiting for one under way."""
+        return self._checkpointer.finished(wait=wait)
+
+    def policy_weights(self) -> TensorStream:
+        """The whole student in the data type that the rollout samples with; every rank reads the stream to its end."""
+        return full_weights(self.student, choose_dtype(self._config.rollout.dtype, self._ranks.device))
+
+    def exported_weights(self) -> TensorStream:
+        """The whole student in the data type that it was loaded from."""
+        return full_weights(self.student, own_dtype(self._config.student.path))
 
     def begin(self, step: int) -> None:
         """Start a step without gradients."""

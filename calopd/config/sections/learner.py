@@ -7,6 +7,8 @@ from pydantic import Field, model_validator
 from calopd.config.sections.base import Fixed, Port, Section
 from calopd.core.options import Dtype
 
+ShardGroup = Literal["node", "all"]
+
 
 class LearnerSection(Section):
     """The optimizer, its batches and its checkpoints."""
@@ -14,6 +16,9 @@ class LearnerSection(Section):
     ranks: int = Field(default=1, ge=1)
     """Number of learner processes that `calopd run` starts; the student is sharded over them (FSDP2). It follows from
     `resources.learner` if that is set."""
+    shard: ShardGroup = "node"
+    """Ranks that the student is sharded over if there are several nodes: `"node"` = those of one node, and every node
+    has a copy (HSDP), so that only gradients cross the network; `"all"` = all ranks, if it does not fit one node."""
     port: Port = 8_080
     """HTTP port of the first rank: health, status and metrics."""
     device: str = "auto"
@@ -51,8 +56,18 @@ class LearnerSection(Section):
     compute_dtype: Dtype = "auto"
     """Data type of the forward and backward passes. Parameters, gradient sums and optimizer state stay float32.
     `"auto"` = bfloat16 on a GPU, float32 on a CPU."""
+    compile: bool = False
+    """Compile the decoder layers with `torch.compile`: faster steps on GPUs after some minutes of compilation. Needs a
+    C++ compiler."""
+    offload_optimizer: bool = False
+    """Keep parameters, gradients and optimizer state in the memory of the host and move each layer to the GPU when it
+    is needed. Fits larger students, and is much slower."""
     checkpoint_every: int = Field(default=1, ge=1)
-    """Steps between two checkpoints. After a crash at most this many steps are repeated."""
+    """Steps between two checkpoints. After a crash at most this many steps are repeated. A checkpoint is written in the
+    background, but it has 12 bytes per parameter: with large students and long steps, 10 spares the disk."""
+    collective_minutes: float = Field(default=30.0, gt=0)
+    """Minutes after which a rank that waits for another one gives up, and the learner is restarted. No rank waits that
+    long for trajectories. Raise it if checkpoints take longer to write."""
     max_missing_ratio: float = Field(default=0.1, gt=0, le=1)
     """Stop the run if a step lacks this share of its trajectories or more because they were dead-lettered."""
     keep_checkpoints: int = Field(default=2, ge=1)

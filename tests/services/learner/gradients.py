@@ -81,7 +81,7 @@ def form(student: Student, ranks: Ranks, everything: list[Trajectory], case: Cas
 
 
 def main(model: str, out: str, cases: str) -> None:
-    ranks = Ranks("cpu")
+    ranks = Ranks(LearnerSection(device="cpu"))
     # Recomputed activations on one rank and kept ones on several must come to the same.
     student = load_student(model, LearnerSection(chunk=64, recompute_activations=ranks.size == 1))
     shard(student, ranks.mesh, torch.float32)

@@ -11,7 +11,9 @@ from calopd.core.errors import TooFewTrajectories
 from calopd.core.phase import Phase
 from calopd.core.step_metrics import MeasuredStep, StepResult
 from calopd.rundir.checkpoints import Record
+from calopd.rundir.tensor_files import TensorStream
 from services.learner import loop
+from services.learner.checkpoint import Durable
 from services.learner.coordinator import Follower
 from services.learner.trainer import Update
 
@@ -68,20 +70,24 @@ class Recorder(Follower):
     def publish(self, version, weights):
         self.calls.append(f"publish {version}")
 
-    def release(self, steps):
-        self.calls.append(f"release {list(steps)}")
+    def evaluate(self, version):
+        self.calls.append(f"evaluate {version}")
+
+    def checkpoint_durable(self, durable):
+        self.calls.append(f"durable {durable.step}")
 
     def export(self, student, weights, record):
         self.calls.append("export")
 
 
 class CountingTrainer:
-    """A trainer that only counts what it is given."""
+    """A trainer that only counts what it is given; a checkpoint is written while it waits for trajectories."""
 
     needs_whole_step, student, probes = False, None, ()
 
     def __init__(self, calls: list[str]) -> None:
         self.calls, self.result = calls, StepResult()
+        self.writing: int | None = None
 
     def begin(self, step):
         self.result = StepResult()
@@ -94,10 +100,19 @@ class CountingTrainer:
         return Update(1e-6, 1.0, 4)
 
     def save(self, record: Record) -> None:
+        assert self.writing is None, "two checkpoints at once"
         self.calls.append(f"save {record.step}, {record.trajectories_used} used")
+        self.writing = record.step
 
-    def full_weights(self):
-        return {}
+    def saved(self, *, wait: bool = False) -> Durable | None:
+        step, self.writing = self.writing, None
+        return Durable(step, 0.0) if step is not None else None
+
+    def policy_weights(self):
+        return TensorStream.of({})
+
+    def exported_weights(self):
+        return TensorStream.of({})
 
 
 @pytest.fixture
@@ -123,14 +138,14 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return start
 
 
-def test_line_checkpoint_policy_and_release_follow_in_this_order(train):
+def test_a_policy_and_its_tickets_come_first_and_the_checkpoint_is_written_meanwhile(train):
     recorder = train([0, 1, 2, 3])
     assert recorder.calls == [
-        "publish 0",
-        "open 0", "optimizer step", "line 0", "publish 1",
-        "open 1", "optimizer step", "line 1", "save 2, 8 used", "publish 2", "release [0, 1]",
-        "open 2", "optimizer step", "line 2", "save 3, 12 used", "publish 3", "release [1, 2]",
-        "export", "end",
+        "publish 0", "open 0", "evaluate 0",
+        "optimizer step", "publish 1", "open 1", "line 0", "evaluate 1",
+        "optimizer step", "publish 2", "open 2", "line 1", "evaluate 2", "save 2, 8 used",
+        "durable 2", "optimizer step", "publish 3", "line 2", "evaluate 3", "save 3, 12 used",
+        "durable 3", "export", "end",
     ]  # fmt: skip
     assert recorder.phases[-2:] == [Phase.EXPORTING, Phase.DONE]
     assert [line.missing for line in recorder.lines] == [0, 0, 0]

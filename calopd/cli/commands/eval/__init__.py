@@ -114,7 +114,7 @@ def _local(path: str) -> str:
 def _digest(model: "Model") -> str:
     """sha256 of the weights: of a single file itself, of several files the joined beginnings."""
     from calopd.core.errors import ConfigError
-    from calopd.rundir.policies import sha256
+    from calopd.rundir.digests import sha256
 
     if model.is_checkpoint:
         assert model.weights is not None
