@@ -16,6 +16,7 @@ from rich.text import Text
 
 from calopd.config import Config
 from calopd.core.phase import Phase
+from calopd.local.services import replica_names
 from calopd.local.supervisor import Supervisor
 from calopd.rundir.files import read_lines
 
@@ -74,8 +75,9 @@ class Display:
         self._config, self._supervisor, self._console = config, supervisor, console
         self._status: dict[str, Any] = {}
         self._rows: list[dict[str, Any]] = read_lines(config.run_dir.metrics)[-ROWS:]
-        self._teacher = Scrape()
-        self._rollouts = [Scrape() for _ in range(config.rollout.replicas)]
+        teachers = 0 if config.teacher.addresses else config.teacher.replicas
+        self._teachers = {name: Scrape() for name in replica_names("teacher", teachers)}
+        self._rollouts = {name: Scrape() for name in replica_names("rollout", config.rollout.replicas)}
         self._events: list[str] = []
         self._said_phase = ""
         self._started = time.monotonic()
@@ -110,13 +112,10 @@ class Display:
         if self._live is None:
             self._say_phase()
             return
-        self._teacher.update(
-            f"http://127.0.0.1:{config.teacher.metrics_port}/metrics", "calopd_teacher_busy_seconds_total"
-        )
-        for replica, scrape in enumerate(self._rollouts):
-            scrape.update(
-                f"http://127.0.0.1:{config.rollout.port + replica}/metrics", "calopd_rollout_busy_seconds_total"
-            )
+        for port, scrape in enumerate(self._teachers.values(), config.teacher.metrics_port):
+            scrape.update(f"http://127.0.0.1:{port}/metrics", "calopd_teacher_busy_seconds_total")
+        for port, scrape in enumerate(self._rollouts.values(), config.rollout.port):
+            scrape.update(f"http://127.0.0.1:{port}/metrics", "calopd_rollout_busy_seconds_total")
         self._live.update(self._render(), refresh=True)
 
     def _say_phase(self) -> None:
@@ -178,8 +177,7 @@ class Display:
         def row(name: str, busy: float | None, doing: str) -> None:
             table.add_row(name, "–" if busy is None else f"{busy:.0%}", str(restarts.get(name, 0)), doing)
 
-        for replica, scrape in enumerate(self._rollouts):
-            name = "rollout" if len(self._rollouts) == 1 else f"rollout-{replica}"
+        for name, scrape in self._rollouts.items():
             samples = scrape.samples
             doing = (
                 f"sampling {samples.get('calopd_rollout_sampling_requests', 0):.0f}, "
@@ -187,8 +185,9 @@ class Display:
                 f"policy {samples.get('calopd_rollout_policy_version', 0):.0f}"
             )
             row(name, scrape.busy, doing if samples else "starting")
-        waiting = self._teacher.samples.get("calopd_teacher_waiting_requests", 0)
-        row("teacher", self._teacher.busy, f"scoring {waiting:.0f}" if self._teacher.samples else "starting")
+        for name, scrape in self._teachers.items():
+            waiting = scrape.samples.get("calopd_teacher_waiting_requests", 0)
+            row(name, scrape.busy, f"scoring {waiting:.0f}" if scrape.samples else "starting")
         phase = self._status.get("phase", Phase.STARTING)
         last = self._rows[-1] if self._rows else {}
         busy = last["seconds_learner"] / last["seconds"] if last else None

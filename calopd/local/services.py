@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 
 from calopd.config import Config
+from calopd.config.visible_gpus import gpu_environment
 from calopd.core.environment import TOKEN
 from calopd.local import embedded_redis
 from calopd.local.entry_point import INTERRUPTED_EXIT
@@ -77,16 +78,20 @@ class LocalServices:
         *arguments: str,
         threads: int = 0,
         launcher: Iterable[str] = (),
+        gpus: Iterable[int] = (),
         environment: Mapping[str, str] | None = None,
         restart: bool = True,
     ) -> Process:
-        """Start `python -m module arguments`; `threads` = 0 leaves the number of OpenMP threads to the process."""
+        """Start `python -m module arguments`; `threads` = 0 leaves the number of OpenMP threads to the process.
+
+        The process sees only `gpus`; with none it sees what its parent sees.
+        """
         limits = {"OMP_NUM_THREADS": str(threads)} if threads else {}
         process = Process(
             name=name,
             command=[sys.executable, *launcher, "-m", module, *arguments],
             log_file=self._logs / f"{name}.log",
-            environment={**self._environment, **limits, **(environment or {})},
+            environment={**self._environment, **limits, **gpu_environment(gpus), **(environment or {})},
             restart=restart,
         )
         return self.supervisor.add(process)
@@ -102,25 +107,54 @@ class LocalServices:
         embedded_redis.wait_until_ready(url)
         self._environment["CALOPD__QUEUE__URL"] = url
 
-    def start_scorer(self, config: Config, file: Path, *settings: str, name: str = "teacher") -> Process:
+    def start_scorer(
+        self, config: Config, file: Path, *settings: str, name: str = "teacher", gpus: Iterable[int] = ()
+    ) -> Process:
         """Start a scorer of the configuration in `file`, with some settings overridden."""
         arguments = _arguments(file, *settings)
-        return self.start(name, "services.teacher_scorer", *arguments, threads=config.teacher.threads)
+        return self.start(name, "services.teacher_scorer", *arguments, threads=config.teacher.threads, gpus=gpus)
+
+    def start_teachers(self, config: Config, file: Path) -> list[Process]:
+        """Start the teacher replicas, each at its own ports and on its own GPUs; none if they run elsewhere."""
+        if config.teacher.addresses:
+            return []
+        port, metrics = config.teacher.port, config.teacher.metrics_port
+        names, gpus = replica_names("teacher", config.teacher.replicas), config.placement.teachers
+        return [
+            self.start_scorer(
+                config, file, f"teacher.port={port + i}", f"teacher.metrics_port={metrics + i}",
+                name=name, gpus=gpus[i] if gpus else (),
+            )
+            for i, name in enumerate(names)
+        ]  # fmt: skip
 
     def start_rollouts(self, config: Config, file: Path) -> list[Process]:
-        """Start the rollout replicas, each at its own port."""
-        replicas, started = config.rollout.replicas, []
-        for replica in range(replicas):
-            name = "rollout" if replicas == 1 else f"rollout-{replica}"
-            arguments = _arguments(file, f"rollout.port={config.rollout.port + replica}")
-            started.append(self.start(name, "services.rollout", *arguments, threads=config.rollout.threads))
-        return started
+        """Start the rollout replicas, each at its own port and on its own GPUs."""
+        names, gpus = replica_names("rollout", config.rollout.replicas), config.placement.rollouts
+        return [
+            self.start(
+                name, "services.rollout", *_arguments(file, f"rollout.port={config.rollout.port + i}"),
+                threads=config.rollout.threads, gpus=gpus[i] if gpus else (),
+            )
+            for i, name in enumerate(names)
+        ]  # fmt: skip
 
     def start_learner(self, config: Config, file: Path) -> Process:
-        """Start the ranks of the learner under torchrun."""
+        """Start the ranks of the learner under torchrun; each takes the GPU of its local number."""
         launcher = ("-m", LEARNER_LAUNCHER, "--standalone", f"--nproc-per-node={config.learner.ranks}")
-        threads = config.learner.threads or 1
-        return self.start("learner", "services.learner", *_arguments(file), launcher=launcher, threads=threads)
+        return self.start(
+            "learner",
+            "services.learner",
+            *_arguments(file),
+            launcher=launcher,
+            threads=config.learner.threads or 1,
+            gpus=config.placement.learner,
+        )
+
+
+def replica_names(role: str, replicas: int) -> list[str]:
+    """Names of the processes of a role: the role itself if there is only one."""
+    return [role] if replicas == 1 else [f"{role}-{replica}" for replica in range(replicas)]
 
 
 def _arguments(file: Path, *settings: str) -> list[str]:

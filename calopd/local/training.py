@@ -42,9 +42,8 @@ def run(config: Config, *, resume: bool, overwrite: bool) -> None:
 def _train(config: Config, services: LocalServices, console: Console) -> None:
     run_dir = config.run_dir
     services.start_queue(config, run_dir.redis)
-    console.print(f"run {run_dir}: starting teacher, rollout and learner (logs in {run_dir.logs})", highlight=False)
-    if not config.teacher.addresses:
-        services.start_scorer(config, run_dir.config)
+    console.print(f"run {run_dir}: starting {_counted(config)} (logs in {run_dir.logs})", highlight=False)
+    services.start_teachers(config, run_dir.config)
     services.start_rollouts(config, run_dir.config)
     learner = services.start_learner(config, run_dir.config)
     with Display(config, services.supervisor, console) as display:
@@ -52,6 +51,25 @@ def _train(config: Config, services: LocalServices, console: Console) -> None:
             for event in events:
                 display.event(event)
             display.update()
+
+
+def _counted(config: Config) -> str:
+    """The processes to start, with their GPUs if they are placed."""
+    placement = config.placement
+    teachers = 0 if config.teacher.addresses else config.teacher.replicas
+    return ", ".join(
+        f"{number} {name}{'s' if number > 1 else ''}" + (f" on GPU {gpus}" if gpus else "")
+        for name, number, gpus in (
+            ("teacher", teachers, _shown(*placement.teachers)),
+            ("rollout", config.rollout.replicas, _shown(*placement.rollouts)),
+            ("learner rank", config.learner.ranks, _shown(*((gpu,) for gpu in placement.learner))),
+        )
+        if number
+    )
+
+
+def _shown(*groups: tuple[int, ...]) -> str:
+    return ", ".join("+".join(map(str, group)) for group in groups)
 
 
 def _remove_earlier_run(run_dir: RunDir) -> None:

@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from calopd.config import Config
-from calopd.config.ports import check_port
+from calopd.config.ports import check_port, teacher_ports
+from calopd.config.visible_gpus import check_placement
 from calopd.core.contexts import BASE, probe_names
 from calopd.core.errors import ConfigError
 from calopd.local.services import LocalServices
@@ -73,8 +74,9 @@ def collect(config: Config, directory: Path, goal: Goal, *, chosen: str | None, 
     check_model("student.path", config.student.path)
     if not config.teacher.addresses:
         check_model("teacher.path", config.teacher.path)
-        check_port("teacher.port", config.teacher.port)
-        check_port("teacher.metrics_port", config.teacher.metrics_port)
+    check_placement(config, ("teacher", "rollout"))
+    for key, port in teacher_ports(config).items():
+        check_port(key, port)
     if recorded is not None:
         goal = goal.at_most(count_recorded(recorded))
     study.begin(
@@ -103,16 +105,19 @@ def _collect(config: Config, study: Study, goal: Goal, recorded: Path | None, se
         if lacks_student(recorded):
             port, metrics = _free_ports(2)
             settings = f"teacher.path={config.student.path}", f"teacher.port={port}", f"teacher.metrics_port={metrics}"
-            services.start_scorer(config, file, *settings, name="student-scorer")
+            # Collectors of recorded rollouts sample nothing and a study has no learner: their GPUs are free.
+            free = [gpu for group in (*config.placement.rollouts, config.placement.learner) for gpu in group]
+            gpus = free[: config.teacher.tensor_parallel_size]
+            services.start_scorer(config, file, *settings, name="student-scorer", gpus=gpus)
             arguments += ["--student-scorer", f"127.0.0.1:{port}"]
-    if not config.teacher.addresses:
-        services.start_scorer(config, file)
+    services.start_teachers(config, file)
+    placed = config.placement.rollouts
     for replica in range(replicas):
         study.files.progress(replica).unlink(missing_ok=True)
     collectors = [
         services.start(
             f"collector-{replica}", COLLECTOR, *arguments, "--replica", str(replica), "--replicas", str(replicas),
-            threads=config.rollout.threads,
+            threads=config.rollout.threads, gpus=placed[replica] if placed else (),
         )
         for replica in range(replicas)
     ]  # fmt: skip

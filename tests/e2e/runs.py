@@ -4,6 +4,7 @@ import json
 import socket
 import subprocess
 import sys
+import time
 from collections import Counter
 
 import torch
@@ -27,6 +28,14 @@ def finish(process: "subprocess.Popen[str]", code: int = 0, seconds: float = 900
     out, _ = process.communicate(timeout=seconds)
     assert process.returncode == code, out
     return out
+
+
+def wait_for_lines(config: Config, count: int, process: "subprocess.Popen[str]", seconds: float = 600) -> None:
+    deadline = time.monotonic() + seconds
+    while len(read_lines(config.run_dir.metrics)) < count:
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def newest_record(config: Config) -> checkpoints.Record:

@@ -19,7 +19,7 @@ from calopd.config import Config, load_config
 from calopd.local.services import LEARNER_LAUNCHER
 from calopd.rundir.files import read_lines
 from tests.e2e.conftest import STEPS
-from tests.e2e.runs import check_finished, check_model, finish, settings_of, start
+from tests.e2e.runs import check_finished, check_model, finish, settings_of, start, wait_for_lines
 from tests.services.processes import ROOT
 
 pytestmark = pytest.mark.slow
@@ -75,14 +75,6 @@ def test_a_teacher_equal_to_the_student_teaches_nothing(tiny):
     assert 0 <= line["retained_ratio"] <= 1
     # The rest are last bits: teacher and learner add up the same numbers in another order.
     assert line["zero_ratio"] > 0.6
-
-
-def wait_for_lines(config: Config, count: int, process: "subprocess.Popen[str]", seconds: float = 600) -> None:
-    deadline = time.monotonic() + seconds
-    while len(read_lines(config.run_dir.metrics)) < count:
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def kill(launcher: "subprocess.Popen[str]", module: str, *, torchrun: bool = False) -> None:
