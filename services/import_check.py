@@ -55,13 +55,12 @@ def check_torch() -> None:
 
 def check_vllm() -> None:
     """The classes that the engines use; vLLM loads them on first use."""
-    import vllm
-
+    vllm = importlib.import_module("vllm")
     _ = vllm.LLMEngine, vllm.EngineArgs, vllm.SamplingParams
 
 
 def failures() -> dict[str, BaseException]:
-    """What cannot be imported or does not work, with its error."""
+    """Names of all that cannot be imported or does not work, each with its error."""
     failed: dict[str, BaseException] = {}
     for name in [*sorted(outer_packages()), *own_modules()]:
         try:
