@@ -42,10 +42,16 @@ def check_gpus(gpus: Iterable[int], source: str) -> None:
         )
 
 
+def needed_gpus(config: Config) -> tuple[int, ...]:
+    """The GPUs that a run on this host needs: those of [resources], or none if every role computes on the CPU."""
+    sections = (config.teacher, config.rollout, config.learner)
+    return () if all(section.device == "cpu" for section in sections) else config.placement.gpus
+
+
 def check_placement(config: Config, roles: Iterable[str] = ROLES) -> None:
     """Refuse a placement that this host cannot give to the roles that it is to start."""
-    placement = config.placement
-    if not placement.gpus:
+    gpus = needed_gpus(config)
+    if not gpus:
         return
     for role in roles:
         if getattr(config.resources, role) is None and not (role == "teacher" and config.teacher.addresses):
@@ -53,4 +59,4 @@ def check_placement(config: Config, roles: Iterable[str] = ROLES) -> None:
                 f"resources places other roles, but not the {role}, which would share a GPU with one of them: set "
                 f"resources.{role}"
             )
-    check_gpus(placement.gpus, "resources")
+    check_gpus(gpus, "resources")

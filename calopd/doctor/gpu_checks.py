@@ -3,7 +3,7 @@
 import subprocess
 from dataclasses import dataclass
 
-from calopd.config.visible_gpus import check_placement
+from calopd.config.visible_gpus import check_placement, needed_gpus
 from calopd.doctor.case import Case
 from calopd.doctor.outcome import Outcome, failed, not_checked, passed
 
@@ -48,7 +48,7 @@ def query_gpus() -> list[Gpu]:
 
 def gpus(case: Case) -> Outcome:
     """The GPUs that [resources] names exist and are free."""
-    wanted = case.config.placement.gpus
+    wanted = needed_gpus(case.config)
     if not wanted:
         return not_checked(NO_GPU_WANTED)
     check_placement(case.config)
@@ -75,7 +75,7 @@ def judge_gpus(wanted: tuple[int, ...], found: list[Gpu]) -> Outcome:
 
 def driver(case: Case) -> Outcome:
     """The driver runs the CUDA version that torch was built for."""
-    if not case.config.placement.gpus:
+    if not needed_gpus(case.config):
         return not_checked(NO_GPU_WANTED)
     import torch
 

@@ -88,6 +88,7 @@ def test_a_host_with_too_few_gpus_is_refused(host: Path, monkeypatch: pytest.Mon
         (host / bus).mkdir()
     with pytest.raises(ConfigError, match=r"resources uses the GPUs 0, 1, 2, but 2 are visible here: give the roles"):
         check_placement(demo(*THREE))
+    check_placement(demo(*THREE, "teacher.device=cpu", "rollout.device=cpu", "learner.device=cpu"))
     (host / "0000:ca:00.0").mkdir()
     check_placement(demo(*THREE))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,7")

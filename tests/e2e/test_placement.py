@@ -16,6 +16,8 @@ from tests.ports import free_ports
 pytestmark = pytest.mark.slow
 SERVICES = ("services.teacher_scorer", "services.rollout", "services.learner")
 PLACED = ["resources.teacher=[0, 1]", "resources.rollout=[2, 3]", "resources.learner=[4, 5]"]
+ON_CPU = ["teacher.device=cpu", "rollout.device=cpu", "learner.device=cpu"]
+"""Without it the checks before a run ask for the GPUs."""
 
 
 def visible_gpus(launcher: "subprocess.Popen[str]") -> list[tuple[str, str, str | None]]:
@@ -45,7 +47,7 @@ def test_every_process_of_a_run_has_its_gpus(tiny, monkeypatch):
     """On a machine without GPUs the variable changes nothing, and the run is the same."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     teacher, _, metrics, *_ = free_ports(4)
-    settings = [*PLACED, f"teacher.port={teacher}", f"teacher.metrics_port={metrics}"]
+    settings = [*PLACED, *ON_CPU, f"teacher.port={teacher}", f"teacher.metrics_port={metrics}"]
     file = tiny.write_config("placed", steps=100)
     config: Config = load_config(file, settings, {})
     process = start(str(file), *settings_of(settings))
