@@ -50,7 +50,7 @@ class Accumulator:
         if self._section.student_logprobs == "rollout":
             return batch.rollout_T
         with torch.no_grad():
-            return self._student(batch.ids_BL, batch.rows_T, batch.targets_T)[1].logprobs
+            return self._student(batch.packed, batch.rows_T, batch.targets_T)[1].logprobs
 
     def look(self, trajectories: list[Trajectory]) -> StepFacts:
         """Facts about these trajectories for the method's plan of the whole step."""
@@ -102,7 +102,7 @@ class Accumulator:
         if self._method.forward_kl is not None:
             extra = forward_kl(batch, trajectories, weights, self._method.forward_kl(objective.settings))
         overlap = self._section.overlap_top_k if any(_measured(t) for t in trajectories) else 0
-        loss, student = self._student(batch.ids_BL, batch.rows_T, batch.targets_T, coefficients, extra, overlap)
+        loss, student = self._student(batch.packed, batch.rows_T, batch.targets_T, coefficients, extra, overlap)
         # FSDP averages over the ranks; the step's loss is a sum.
         (loss * self._world_size).backward()
         if extra is not None and student.forward_kl is not None:
@@ -124,7 +124,7 @@ class Accumulator:
         if self._objective.selects_by_gap:
             self._own(nothing)
         loss, _ = self._student(
-            nothing.ids_BL, nothing.rows_T, nothing.targets_T, lambda part, logprobs: torch.zeros_like(logprobs)
+            nothing.packed, nothing.rows_T, nothing.targets_T, lambda part, logprobs: torch.zeros_like(logprobs)
         )
         loss.backward()
 

@@ -16,7 +16,7 @@ Assignment = list[list[int]]
 
 
 class DynamicBatcher:
-    """Groups trajectories into micro-batches of at most `max_tokens` tokens, padding included.
+    """Groups trajectories into micro-batches of at most `max_tokens` tokens; a longer one is alone in its micro-batch.
 
     With `deterministic` they are grouped in the order of their tickets: neither the order of arrival nor a restart
     changes a bit of the gradient. Otherwise they are grouped in the order of arrival.
@@ -51,8 +51,7 @@ class DynamicBatcher:
     def _append(self, index: int) -> None:
         if not self._tokens[index]:
             return
-        longest = max(self._tokens[i] for i in (*self._open, index))
-        if self._open and longest * (len(self._open) + 1) > self._max_tokens:
+        if self._open and sum(self._tokens[i] for i in (*self._open, index)) > self._max_tokens:
             self._close()
         self._open.append(index)
 

@@ -9,14 +9,17 @@ from calopd.core.lm_head import ForwardKL
 from calopd.core.methods.base import ForwardKLOptions
 from calopd.core.methods.eopd import forward_kl_targets
 from calopd.core.types import Trajectory
+from calopd.models.packing import Packed, pack
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
     """Tensors of some trajectories; their response tokens are concatenated along _T."""
 
-    ids_BL: torch.Tensor
+    packed: Packed
+    """The inputs of the student, without padding."""
     rows_T: torch.Tensor
+    """The row that predicts each response token."""
     targets_T: torch.Tensor
     lengths_B: torch.Tensor
     teacher_T: torch.Tensor
@@ -28,19 +31,14 @@ class MicroBatch:
         cls, trajectories: list[Trajectory], base: str, probes: tuple[str, ...], device: torch.device
     ) -> "MicroBatch":
         """`base` names the context that the student learns from, `probes` those that measure it."""
-        inputs = [np.concatenate((t.prompt_ids, t.sample.response_ids[:-1])) for t in trajectories]
-        longest = max(map(len, inputs))
-        ids = torch.zeros(len(inputs), longest, dtype=torch.long)
-        rows = []
-        for i, (tokens, trajectory) in enumerate(zip(inputs, trajectories, strict=True)):
-            ids[i, : len(tokens)] = torch.from_numpy(tokens)
-            # The log-probability of response token j is read at the row before it.
-            rows.append(torch.arange(len(trajectory.prompt_ids) - 1, len(tokens)) + i * longest)
+        packed = pack([np.concatenate((t.prompt_ids, t.sample.response_ids[:-1])) for t in trajectories], share=False)
+        # The log-probability of response token j is read at the row before it.
+        rows = [own[len(t.prompt_ids) - 1 :] for own, t in zip(packed.rows, trajectories, strict=True)]
         responses = [trajectory.sample.response_ids for trajectory in trajectories]
         scores = np.concatenate([_scores_under(t, (base, *probes)) for t in trajectories], axis=1)
         return cls(
-            ids_BL=ids.to(device),
-            rows_T=torch.cat(rows).to(device),
+            packed=packed.to(device),
+            rows_T=torch.from_numpy(np.concatenate(rows)).to(device),
             targets_T=torch.from_numpy(np.concatenate(responses).astype(np.int64)).to(device),
             lengths_B=torch.tensor([len(response) for response in responses]),
             teacher_T=torch.from_numpy(scores[0]).to(device),
@@ -52,7 +50,8 @@ class MicroBatch:
     def nothing(cls, device: torch.device) -> "MicroBatch":
         """One dummy token, for a rank that only takes part in the collectives."""
         one, zero = torch.zeros(1, dtype=torch.long, device=device), torch.zeros(1, device=device)
-        return cls(one[None], one, one, torch.ones(1, dtype=torch.long), zero, zero[None], zero)
+        packed = pack([np.zeros(1, np.int64)], share=False).to(device)
+        return cls(packed, one, one, torch.ones(1, dtype=torch.long), zero, zero[None], zero)
 
     def parts(self) -> list[slice]:
         """The tokens of each trajectory."""

@@ -27,7 +27,7 @@ def frozen_reference(config: Config, ranks: Ranks, student: Student) -> Scorer:
 
     def score(batch: MicroBatch) -> torch.Tensor:
         with torch.no_grad(), initial_weights(frozen):
-            logprobs: torch.Tensor = frozen(batch.ids_BL, batch.rows_T, batch.targets_T)[1].logprobs
+            logprobs: torch.Tensor = frozen(batch.packed, batch.rows_T, batch.targets_T)[1].logprobs
         return logprobs
 
     return score

@@ -11,6 +11,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, Offlo
 from calopd.config.sections import LearnerSection
 from calopd.core.lm_head import ForwardKL, HeadScores, policy_objective, score_targets
 from calopd.models.loading import load_causal_lm
+from calopd.models.packing import Packed, use_packed_attention
 from services.learner.lora import add_adapters
 
 
@@ -26,20 +27,18 @@ class Student(nn.Module):
 
     def forward(
         self,
-        ids_BL: Tensor,
+        packed: Packed,
         rows_T: Tensor,
         targets_T: Tensor,
         coefficients: Callable[[slice, Tensor], Tensor] | None = None,
         forward_kl: ForwardKL | None = None,
         top_k: int = 0,
     ) -> tuple[Tensor, HeadScores]:
-        """sum_t c_t log pi(targets_t), read at `rows_T` of the flattened [B * L] hidden states.
-
-        Without coefficients, only the scores. Padding is on the right, where causal attention of a real token never
-        reaches it: no mask is needed.
-        """
-        hidden = self.lm.model(input_ids=ids_BL, use_cache=False).last_hidden_state.flatten(0, 1)[rows_T]
-        weight = self.lm.lm_head.weight
+        """sum_t c_t log pi(targets_t), read at `rows_T` of the hidden states; without coefficients, only the scores."""
+        hidden = self.lm.model(
+            input_ids=packed.ids, position_ids=packed.positions, use_cache=False, packed=packed
+        ).last_hidden_state[0]
+        hidden, weight = hidden.index_select(0, rows_T), self.lm.lm_head.weight
         if coefficients is None:
             return hidden.new_zeros(()), score_targets(hidden, weight, targets_T, rows=self._chunk)
         return policy_objective(
@@ -50,6 +49,7 @@ class Student(nn.Module):
 def load_student(path: str, settings: LearnerSection) -> Student:
     """Load the initial student in float32, with adapters if the settings ask for them."""
     lm = load_causal_lm("student.path", path, torch.float32)
+    use_packed_attention("student.path", lm)
     lora_scale = None
     if settings.lora_rank:
         add_adapters(lm, settings)

@@ -90,3 +90,29 @@ def test_objective_and_gradient_equal_autograd(head, rows):
         assert torch.allclose(ours, leaf.grad, rtol=1e-4, atol=1e-5)
     assert torch.allclose(scores.entropy, -(full.exp() * full).sum(1), atol=1e-4)
     assert torch.equal(scores.top_ids, full.topk(4).indices)
+
+
+@pytest.mark.parametrize("rows", [8, 64])
+def test_the_learners_head_does_not_round_bfloat16_products(head, rows):
+    """Log-probabilities and gradients are those of float32 products of the same bfloat16 values."""
+    hidden, weight, targets = head
+    hidden, weight = (hidden / 2).bfloat16(), weight.bfloat16()  # logits up to 24
+    teacher = -torch.rand(T) * 4
+
+    def formed(dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+        leaves = [leaf.detach().clone().to(dtype).requires_grad_() for leaf in (hidden, weight)]
+        objective, scores = policy_objective(
+            *leaves, targets, lambda part, own: -(teacher[part] - own) / T, top_k=4, rows=rows
+        )
+        objective.backward()
+        return objective, scores.logprobs, scores.entropy, scores.top_logprobs, *(leaf.grad for leaf in leaves)
+
+    *low, low_hidden, low_weight = formed(torch.bfloat16)
+    *full, full_hidden, full_weight = formed(torch.float32)
+    for one, other in zip(low, full, strict=True):
+        assert torch.allclose(one, other, rtol=0, atol=1e-5)
+    assert torch.allclose(score_targets(hidden, weight, targets).logprobs, full[1], rtol=0, atol=1e-5)
+    # The gradients themselves are bfloat16, as autograd asks of them.
+    for one, other in ((low_hidden, full_hidden), (low_weight, full_weight)):
+        assert one.dtype == torch.bfloat16
+        assert (one.float() - other).norm() < 4e-3 * other.norm()

@@ -38,8 +38,8 @@ class LearnerSection(Section):
     gradient_clip: float = Field(default=1.0, gt=0)
     """Maximum norm of the gradient. A larger gradient is scaled down to it."""
     micro_batch_tokens: int = Field(default=32_768, ge=1)
-    """Maximum number of tokens, padding included, in one forward and backward pass of a rank. Lower it if memory runs
-    out; the gradient stays the same up to rounding."""
+    """Maximum number of tokens (prompts and responses) in one forward and backward pass of a rank, without padding. A
+    longer trajectory has a pass of its own. Lower it if memory runs out; the gradient stays the same up to rounding."""
     chunk: int = Field(default=1_024, ge=1)
     """Tokens that the LM head projects at once. It affects memory and speed only."""
     lora_rank: Fixed[int] = Field(default=0, ge=0)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from calopd.core.lm_head.products import add_gradients, project
 from calopd.core.lm_head.scores import HeadScores
 
 
@@ -24,18 +25,12 @@ class _Projection:
 
     def __init__(self, weight_VH: Tensor, rows: int) -> None:
         self._weight = weight_VH
-        shape, device = (rows, len(weight_VH)), weight_VH.device
-        self._product = torch.empty(shape, dtype=weight_VH.dtype, device=device)
-        self._exp = torch.empty(shape, device=device)
-        self._logits = self._product if weight_VH.dtype == torch.float32 else torch.empty(shape, device=device)
+        self._logits, self._exp = torch.empty(2, rows, len(weight_VH), device=weight_VH.device)
 
     def __call__(self, hidden_TH: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Shifted logits [T, V], their exponentials [T, V], and the sums of these [T]; float32."""
         count = len(hidden_TH)
-        product = torch.mm(hidden_TH, self._weight.T, out=self._product[:count])
-        logits = self._logits[:count]
-        if logits.dtype != product.dtype:
-            logits.copy_(product)
+        logits = project(hidden_TH, self._weight, self._logits[:count])
         logits -= logits.amax(1, keepdim=True)
         exp = torch.exp(logits, out=self._exp[:count])
         return logits, exp, exp.sum(1)
@@ -97,14 +92,7 @@ class _PolicyGradient(torch.autograd.Function):
             gradient.scatter_add_(1, targets, coefficient[:, None])
             if forward_kl is not None:
                 gradient.scatter_add_(1, ids, -weight[:, None] * q)
-            gradient = gradient.to(hidden_TH.dtype)
-            torch.mm(gradient, weight_VH, out=grad_hidden[part])
-            if not learns_head:
-                continue
-            if gradient.dtype == grad_weight.dtype:
-                grad_weight.addmm_(gradient.T, hidden_TH[part])
-            else:
-                grad_weight += gradient.T @ hidden_TH[part]
+            add_gradients(gradient, hidden_TH[part], weight_VH, grad_hidden[part], grad_weight if learns_head else None)
         ctx.save_for_backward(grad_hidden, grad_weight.to(weight_VH.dtype))
         ctx.mark_non_differentiable(logprobs, entropies, top_ids, top_logprobs, kl)
         return objective.float(), logprobs, entropies, top_ids, top_logprobs, kl

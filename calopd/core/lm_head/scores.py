@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from calopd.core.lm_head.products import project
 from calopd.core.types import LOGPROBS_ONLY, ScoreOptions
 
 SAFE_LOG = 40.0
@@ -104,11 +105,8 @@ def _joined(parts: list[HeadScores], options: ScoreOptions) -> HeadScores:
 
 
 def _project(hidden_TH: Tensor, weight_VH: Tensor, buffer: Tensor) -> Tensor:
-    """float32 logits in `buffer`; products of bfloat16 are not rounded back to it."""
-    if hidden_TH.is_cuda and hidden_TH.dtype != torch.float32:
-        return torch.mm(hidden_TH, weight_VH.T, out_dtype=torch.float32)
-    out_TV = buffer[: len(hidden_TH) * len(weight_VH)].view(len(hidden_TH), -1)
-    return torch.mm(hidden_TH.float(), weight_VH.float().T, out=out_TV)
+    """float32 logits in `buffer`."""
+    return project(hidden_TH, weight_VH, buffer[: len(hidden_TH) * len(weight_VH)].view(len(hidden_TH), -1))
 
 
 def _log_totals(hidden_TH: Tensor, weight_VH: Tensor, buffer: Tensor, tile: int) -> Tensor:

@@ -7,20 +7,16 @@ from typing import Self
 
 import numpy as np
 import torch
-from transformers import AttentionInterface
 
 from calopd.config.sections import TeacherSection
 from calopd.core.lm_head import score_targets
 from calopd.core.types import ScoreOptions
 from calopd.models.devices import choose_device, choose_dtype
 from calopd.models.loading import load_causal_lm, revision
-from calopd.models.packing import ATTENTION, attend, pack
+from calopd.models.packing import ATTENTION, has_kernel, pack, use_packed_attention
 from services.teacher_scorer.engines.scoring_engine import BatchScores, SequenceScores, SequenceToScore
 
 log = logging.getLogger(__name__)
-
-AttentionInterface.register(ATTENTION, attend)
-
 
 CHUNK_AND_TILE = {"cpu": (512, 4_096), "cuda": (4_096, 16_384)}
 """Rows and vocabulary entries of one tile of logits: small enough for a CPU's caches, large enough for a GPU."""
@@ -41,6 +37,7 @@ class TorchScorer:
         self._share = share_prefixes
         self.dtype = choose_dtype(dtype, self._device)
         model = load_causal_lm("teacher.path", path, self.dtype)
+        use_packed_attention("teacher.path", model)
         self._lm = model.to(self._device).eval().requires_grad_(False)
         self.vocabulary_size = int(self._lm.lm_head.weight.shape[0])
         self.max_positions = int(model.config.max_position_embeddings)
@@ -78,7 +75,7 @@ class TorchScorer:
         return BatchScores(
             [scores for scores in out if scores is not None],
             packed.computed,
-            packed.attended - sum(sequence.tokens for sequence in sequences),
+            0 if has_kernel(hidden.device, hidden.dtype) else packed.padding,
             middle - start,
             time.perf_counter() - middle,
         )

@@ -13,32 +13,8 @@ from calopd.core.errors import UnhealthyTeacher
 from calopd.core.lm_head import HeadScores, score_targets
 from calopd.core.score_checks import check_scores
 from calopd.core.types import ScoreOptions
-from calopd.models.packing import MAX_PADDING, pack
 from services.teacher_scorer.engines.scoring_engine import SequenceScores, SequenceToScore
 from services.teacher_scorer.fair_queue import FairQueue, Request, tokens_of
-
-SEQUENCES = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=12), min_size=1, max_size=12)
-
-
-@given(SEQUENCES)
-def test_packing_has_each_beginning_once_and_every_row_is_attended_once(lists):
-    sequences = [np.array(ids, np.int32) for ids in lists]
-    packed = pack(sequences)
-    ids, positions = packed.ids[0].numpy(), packed.positions[0].numpy()
-    for sequence, rows in zip(sequences, packed.rows, strict=True):
-        assert np.array_equal(ids[rows], sequence)
-        assert np.array_equal(positions[rows], np.arange(len(sequence)))
-    assert packed.computed == len({tuple(ids[:n]) for ids in lists for n in range(1, len(ids) + 1)})
-    fresh = np.concatenate([bucket.fresh_rows.numpy() for bucket in packed.buckets])
-    assert np.array_equal(np.sort(fresh), np.arange(packed.computed))
-    for bucket in packed.buckets:
-        assert np.array_equal(bucket.rows_BL.reshape(-1)[bucket.fresh], bucket.fresh_rows)
-    assert packed.attended - sum(map(len, lists)) <= MAX_PADDING * packed.attended + 1e-9
-
-
-@given(SEQUENCES)
-def test_packing_without_sharing_computes_all(lists):
-    assert pack([np.array(ids, np.int32) for ids in lists], share=False).computed == sum(map(len, lists))
 
 
 def request(client: str, *lengths: int, urgent: bool = False) -> Request:
