@@ -10,14 +10,18 @@ import torch
 from calopd.core.errors import ConfigError
 
 
-def load_causal_lm(key: str, path: str, dtype: torch.dtype) -> Any:
-    """Load the model at `path`; `key` is the setting that names it, for error messages."""
+def load_causal_lm(key: str, path: str, dtype: torch.dtype, device: torch.device | None = None) -> Any:
+    """Load the model at `path`; `key` is the setting that names it, for error messages.
+
+    With a `device`, each tensor goes from its file straight to it: no copy of the model is made in main memory.
+    """
     from transformers import AutoModelForCausalLM
 
     try:
         model = AutoModelForCausalLM.from_pretrained(
             path,
             dtype=dtype,
+            device_map=None if device is None else {"": device},
             attn_implementation="sdpa",
             use_safetensors=True,
             trust_remote_code=False,

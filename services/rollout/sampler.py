@@ -16,6 +16,10 @@ from services.rollout.engines.sampling_engine import SampleRequest, SamplingEngi
 log = logging.getLogger(__name__)
 
 
+UNUSABLE = -1
+"""Policy version after an update that failed."""
+
+
 class WrongPolicy(Exception):
     """The engine holds another policy: load the right one and retry."""
 
@@ -125,8 +129,11 @@ class SamplingLoop:
         wanted = job.request.policy_version
         if not job.future.set_running_or_notify_cancel():
             return
-        if wanted is not None and wanted != self.policy_version:
+        if wanted not in (None, self.policy_version):
             job.future.set_exception(WrongPolicy(f"policy {wanted} wanted, {self.policy_version} loaded"))
+            return
+        if self.policy_version == UNUSABLE:
+            job.future.set_exception(WrongPolicy("the last policy could not be loaded: load one first"))
             return
         key, self._next_key = self._next_key, self._next_key + 1
         try:
@@ -144,7 +151,7 @@ class SamplingLoop:
         try:
             self._engine.load(load.directory)
         except Exception as error:  # the caller handles it; partly loaded weights are never sampled from
-            self.policy_version = -1
+            self.policy_version = UNUSABLE
             load.future.set_exception(error)
             return
         self.policy_version = load.version

@@ -42,6 +42,9 @@ class TeacherSection(Section):
     """Number of GPUs that the model is split over. vLLM engine only."""
     expert_parallel: bool = False
     """Place whole experts on each of these GPUs instead of splitting every expert. vLLM engine only."""
+    quantization: str = ""
+    """Quantisation of the weights while they are loaded, such as `"fp8"`; a name of vLLM. Empty = as the model's files
+    are: models that are stored quantised (AWQ, GPTQ, FP8) need no setting. vLLM engine only."""
     gpu_memory_utilization: float = Field(default=0.85, gt=0, le=1)
     """Share of a GPU's memory that vLLM may use. Lower it if another process uses the same GPU."""
     cpu_kv_cache_gib: int = Field(default=1, ge=1)
@@ -69,4 +72,6 @@ class TeacherSection(Section):
     def _split(self) -> "TeacherSection":
         if self.engine == "torch" and (self.tensor_parallel_size > 1 or self.expert_parallel):
             raise ValueError('the torch engine computes on one device: set teacher.engine = "vllm" to split a model')
+        if self.engine == "torch" and self.quantization:
+            raise ValueError(f'the torch engine has no {self.quantization}: set teacher.engine = "vllm" to quantise')
         return self

@@ -32,8 +32,8 @@ class TorchSampler:
     def __init__(self, path: str, *, stop_ids: list[int], dtype: str, device: str, max_rows: int) -> None:
         self.name = f"torch {torch.__version__} (transformers {transformers.__version__})"
         self._device = choose_device(device)
-        model = load_causal_lm("student.path", path, choose_dtype(dtype, self._device))
-        self._lm = model.to(self._device).eval().requires_grad_(False)
+        model = load_causal_lm("student.path", path, choose_dtype(dtype, self._device), self._device)
+        self._lm = model.eval().requires_grad_(False)
         self._stop_ids = set(stop_ids)
         self._max_rows = max_rows
         self._waiting: list[_Row] = []

@@ -7,8 +7,11 @@ from typing import Any, Self
 import numpy as np
 
 from calopd.config.sections import RolloutSection
+from calopd.core.errors import EngineFailed
 from calopd.core.types import Sampling
+from calopd.models import vllm_interface
 from calopd.models.devices import choose_device, choose_dtype, dtype_name, set_vllm_environment
+from calopd.models.vllm_interface import require
 from services.rollout.engines.sampling_engine import Finished, SampleRequest
 
 log = logging.getLogger(__name__)
@@ -17,14 +20,19 @@ log = logging.getLogger(__name__)
 class PolicyLoader:
     """Worker extension: runs inside vLLM's worker, which is `self`."""
 
+    def check_runner(self) -> None:
+        runner: Any = require(self, vllm_interface.WORKER).model_runner
+        v2 = hasattr(runner, "prompt_logprobs_worker")
+        require(runner, vllm_interface.RUNNER_V2 if v2 else vllm_interface.RUNNER_V1)
+
     def load_policy(self, directory: str) -> None:
         from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
-        runner: Any = self.model_runner  # type: ignore[attr-defined]
+        runner: Any = require(self, vllm_interface.WORKER).model_runner
         runner.reload_weights(weights_path=directory)
         # On CPU the LM head is a packed copy. With tied embeddings no tensor of a checkpoint has its name, so that
         # without this the old head would be used without any error.
-        for module in runner.model.modules():
+        for module in runner.get_model().modules():
             if isinstance(module, ParallelLMHead) and hasattr(module, "quant_method"):
                 module.quant_method.process_weights_after_loading(module)
 
@@ -39,6 +47,7 @@ class VllmSampler:
         stop_ids: list[int],
         max_model_len: int,
         max_num_seqs: int,
+        max_num_batched_tokens: int,
         dtype: str,
         seed: int,
         tensor_parallel_size: int,
@@ -52,9 +61,11 @@ class VllmSampler:
         if device.type == "cpu":
             # A seeded request crashes the CPU engine if its prefill is split.
             settings |= {"enforce_eager": True, "enable_chunked_prefill": False}
-            settings |= {"max_num_batched_tokens": max(8_192, max_model_len)}
+            max_num_batched_tokens = max(max_num_batched_tokens, max_model_len)
         else:
             settings |= {"gpu_memory_utilization": gpu_memory_utilization}
+            # Logits in float32, as the learner computes them: in bfloat16 one near 24 is off by up to 0.06.
+            settings |= {"hf_overrides": {"head_dtype": "float32"}}
         self._engine = LLMEngine.from_engine_args(
             EngineArgs(
                 model=path,
@@ -64,12 +75,14 @@ class VllmSampler:
                 dtype=dtype_name(choose_dtype(dtype, device)),
                 max_model_len=max_model_len,
                 max_num_seqs=max_num_seqs,
+                max_num_batched_tokens=max_num_batched_tokens,
                 seed=seed,
                 tensor_parallel_size=tensor_parallel_size,
                 worker_extension_cls=f"{__name__}.PolicyLoader",
                 **settings,
             )
         )
+        self._engine.collective_rpc("check_runner")
         self._stop_ids = stop_ids
         self.name = f"vllm {vllm.__version__}"
 
@@ -83,6 +96,7 @@ class VllmSampler:
             stop_ids=stop_ids,
             max_model_len=max_model_len,
             max_num_seqs=rollout.max_in_flight,
+            max_num_batched_tokens=rollout.max_num_batched_tokens,
             dtype=rollout.dtype,
             seed=seed,
             tensor_parallel_size=rollout.tensor_parallel_size,
@@ -119,8 +133,20 @@ class VllmSampler:
 
     def load(self, directory: Path) -> None:
         self._engine.collective_rpc("load_policy", args=(str(directory.resolve()),))
-        # The cache holds keys and values of the old weights.
-        self._engine.reset_prefix_cache()
+        reset_prefix_cache(self._engine)
+
+
+def reset_prefix_cache(engine: Any) -> None:
+    """Forget the keys and values of the old weights; raise if vLLM keeps them, since they would be sampled from.
+
+    vLLM refuses while a block is in use. No request of ours is left, but an aborted one may still be in its last step:
+    the second attempt preempts whatever runs.
+    """
+    if engine.reset_prefix_cache():
+        return
+    log.warning("vLLM did not reset its prefix cache; retrying after preempting what still runs")
+    if not engine.reset_prefix_cache(reset_running_requests=True):
+        raise EngineFailed("vLLM did not reset its prefix cache after a policy update: the policy is loaded again")
 
 
 def sampling_params(sampling: Sampling, seed: int, stop_ids: list[int]) -> Any:

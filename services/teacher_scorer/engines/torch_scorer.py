@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from calopd.config.sections import TeacherSection
-from calopd.core.lm_head import score_targets
+from calopd.core.lm_head import score_targets, tile_shape
 from calopd.core.types import ScoreOptions
 from calopd.models.devices import choose_device, choose_dtype
 from calopd.models.loading import load_causal_lm, revision
@@ -17,9 +17,6 @@ from calopd.models.packing import ATTENTION, has_kernel, pack, use_packed_attent
 from services.teacher_scorer.engines.scoring_engine import BatchScores, SequenceScores, SequenceToScore
 
 log = logging.getLogger(__name__)
-
-CHUNK_AND_TILE = {"cpu": (512, 4_096), "cuda": (4_096, 16_384)}
-"""Rows and vocabulary entries of one tile of logits: small enough for a CPU's caches, large enough for a GPU."""
 
 
 class TorchScorer:
@@ -32,13 +29,13 @@ class TorchScorer:
     ) -> None:
         self.model = path
         self._device = choose_device(device)
-        default_chunk, default_tile = CHUNK_AND_TILE.get(self._device.type, CHUNK_AND_TILE["cuda"])
+        default_chunk, default_tile = tile_shape(self._device)
         self._chunk, self._tile = chunk or default_chunk, tile or default_tile
         self._share = share_prefixes
         self.dtype = choose_dtype(dtype, self._device)
-        model = load_causal_lm("teacher.path", path, self.dtype)
+        model = load_causal_lm("teacher.path", path, self.dtype, self._device)
         use_packed_attention("teacher.path", model)
-        self._lm = model.to(self._device).eval().requires_grad_(False)
+        self._lm = model.eval().requires_grad_(False)
         self.vocabulary_size = int(self._lm.lm_head.weight.shape[0])
         self.max_positions = int(model.config.max_position_embeddings)
         self.revision = revision(path, model.config.to_json_string())

@@ -36,8 +36,8 @@ def deviation(model: Any, requests: list[SampleRequest], samples: list[Sample]) 
 def main(initial: str, policy: str) -> None:
     set_vllm_environment(1, 1)
     vllm = VllmSampler(
-        initial, stop_ids=[2], max_model_len=256, max_num_seqs=16, dtype="float32", seed=0, tensor_parallel_size=1,
-        gpu_memory_utilization=0.5,
+        initial, stop_ids=[2], max_model_len=256, max_num_seqs=16, max_num_batched_tokens=1_024, dtype="float32",
+        seed=0, tensor_parallel_size=1, gpu_memory_utilization=0.5,
     )  # fmt: skip
     loop = SamplingLoop(vllm)
     draw = np.random.default_rng(0)
