@@ -18,7 +18,7 @@ DEPLOY := build/deploy
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-gpu demo demo-models test test-fast golden lint type proto proto-check docs docs-check bench bench-answers bench-teacher load-teacher bench-tsd lock clean
-.PHONY: up up-cpu down dashboards k8s-render test-deploy test-compose
+.PHONY: up up-cpu down dashboards k8s-render test-deploy test-compose test-fresh
 
 help: ## list all targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -133,6 +133,9 @@ test-deploy: $(READY) $(DEPLOY)/.ready ## check images, compose, Kubernetes and 
 
 test-compose: $(READY) ## with a Docker engine: start the CPU stack, train to the end, kill each role, stop it
 	CALOPD_TEST_DEPLOY=engine $(BIN)/python -m pytest -s --timeout=3600 tests/deploy/test_rendezvous.py tests/deploy/test_stack.py
+
+test-fresh: $(READY) ## with a Docker engine: make setup and make demo on a new machine, a container of plain Debian
+	$(BIN)/python -m tests.deploy.fresh_machine
 
 lock: ## resolve the lock files again; ARGS="--upgrade-package NAME" for a newer version
 	@test -x build/lock/bin/uv || { $(PYTHON) -m venv build/lock && build/lock/bin/python -m pip install -q --disable-pip-version-check $(UV); }

@@ -79,13 +79,15 @@ def ensure_stand_ins() -> None:
             docker("build", "--network=host", "-t", image, "-", text=f"FROM {BASE}\nRUN {install}\n{rest}")
 
 
+INDEXES = ("index-url", "extra-index-url")
 TAG = "local-cpu"
 """The tag that docker-compose.cpu.yml uses by default."""
 
 
 def build_roles() -> None:
     """The three services as `calopd/<role>:<TAG>`."""
-    with _package_settings() as secrets:
+    with package_settings(*INDEXES, "find-links") as (conf, certificates):
+        secrets = ["--secret", f"id=pip_conf,src={conf}", "--secret", f"id=ca,src={certificates}"]
         for role in ROLES:
             docker(
                 "build", "--network=host", "-f", "deploy/docker/Dockerfile", "--target", role, "--build-arg",
@@ -95,8 +97,11 @@ def build_roles() -> None:
 
 
 @contextlib.contextmanager
-def _package_settings() -> Iterator[list[str]]:
-    """This machine's pip settings as build secrets; its folders of packages are served to the build over loopback."""
+def package_settings(*keys: str) -> Iterator[tuple[str, str]]:
+    """Files with this machine's pip settings, for a container that has certificates in /run/secrets/ca, and with these.
+
+    Folders of packages are served to the container over loopback.
+    """
     listed = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
     ).stdout
@@ -104,7 +109,7 @@ def _package_settings() -> Iterator[list[str]]:
     certificates = os.environ.get("SSL_CERT_FILE") or ssl.get_default_verify_paths().cafile
     with contextlib.ExitStack() as stack:
         lines = ["[global]", "cert = /run/secrets/ca"]
-        for key in ("index-url", "extra-index-url", "find-links"):
+        for key in keys:
             if key in found:
                 places = (place.removeprefix("file://") for place in found[key].split())
                 urls = (stack.enter_context(_served(place)) if place.startswith("/") else place for place in places)
@@ -112,7 +117,9 @@ def _package_settings() -> Iterator[list[str]]:
         conf = stack.enter_context(tempfile.NamedTemporaryFile("w", suffix=".conf"))
         conf.write("\n".join(lines) + "\n")
         conf.flush()
-        yield ["--secret", f"id=pip_conf,src={conf.name}", "--secret", f"id=ca,src={certificates}"]
+        # Users other than root read it too.
+        Path(conf.name).chmod(0o644)
+        yield conf.name, str(certificates)
 
 
 @contextlib.contextmanager
