@@ -15,10 +15,11 @@ export COMPOSE_DOCKER_CLI_BUILD := 1
 export CALOPD_VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' calopd/__init__.py)
 export REVISION := $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)
 DEPLOY := build/deploy
+GPU := build/gpu
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-gpu demo demo-models test test-fast golden lint type proto proto-check docs docs-check bench bench-answers bench-teacher load-teacher bench-tsd lock clean
-.PHONY: up up-cpu down dashboards k8s-render test-deploy test-compose test-fresh
+.PHONY: up up-cpu down dashboards k8s-render test-deploy test-compose test-fresh test-gpu
 
 help: ## list all targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -136,6 +137,13 @@ test-compose: $(READY) ## with a Docker engine: start the CPU stack, train to th
 
 test-fresh: $(READY) ## with a Docker engine: make setup and make demo on a new machine, a container of plain Debian
 	$(BIN)/python -m tests.deploy.fresh_machine
+
+# If packages cannot be installed, the tests that need them are skipped, and say so.
+$(GPU)/.ready: requirements/torch-cuda.lock requirements/gpu.lock tests/gpu/prepare.py | $(READY)
+	@$(BIN)/python -m tests.gpu.prepare $(GPU)
+
+test-gpu: $(READY) $(GPU)/.ready ## check the GPU path as far as that is possible without a GPU (docs/gpu.md)
+	CALOPD_TEST_GPU=$(GPU) $(BIN)/python -m pytest -q tests/gpu
 
 lock: ## resolve the lock files again; ARGS="--upgrade-package NAME" for a newer version
 	@test -x build/lock/bin/uv || { $(PYTHON) -m venv build/lock && build/lock/bin/python -m pip install -q --disable-pip-version-check $(UV); }
