@@ -38,12 +38,12 @@ class Accumulator:
     ) -> None:
         self._student, self._section, self._step = student, section, step
         self._method, self._objective = section.method, section.objective
-        self._probes = section.probe_contexts
+        self._base, self._probes = section.method.privileged or BASE, section.probe_contexts
         self._device, self._world_size, self._reference = device, world_size, reference
         self.result = StepResult()
 
     def _pack(self, trajectories: list[Trajectory]) -> MicroBatch:
-        return MicroBatch.pack(trajectories, self._method.privileged or BASE, self._probes, self._device)
+        return MicroBatch.pack(trajectories, self._base, self._probes, self._device)
 
     def _own(self, batch: MicroBatch) -> Tensor:
         """The student's log-probabilities, before the pass that learns."""
@@ -76,11 +76,6 @@ class Accumulator:
     def add(self, trajectories: list[Trajectory], plan: StepPlan | None = None, show_below: int = 0) -> None:
         """Forward and backward; trajectories with a ticket index below `show_below` are kept for the report."""
         self._count(trajectories)
-        if plan is not None:
-            trajectories = [t for t in trajectories if plan[t.ticket.index] is not None]
-        if not trajectories:
-            self.add_nothing()
-            return
         batch, objective = self._pack(trajectories), self._objective
         tokens = TokenBatch(
             self._own(batch) if objective.selects_by_gap else torch.empty(0),
@@ -91,7 +86,8 @@ class Accumulator:
             self._step,
         )
         seeds = [f"select/{self._step.seed}/{t.ticket.id}" for t in trajectories]
-        mask = objective.mask(tokens, batch.lengths_B, seeds)
+        # What the plan drops is computed too, without a gradient: the metrics are of all tokens, and methods compare.
+        mask = objective.mask(tokens, batch.lengths_B, seeds) & self._kept_by(plan, batch, trajectories)
         weights = objective.weights(batch.lengths_B, mask)
 
         def coefficients(part: slice, logprobs: Tensor) -> Tensor:
@@ -110,11 +106,11 @@ class Accumulator:
             self.result.sums.add(forward_kl=student.forward_kl * opened, gate_open=opened)
         own = batch.rollout_T if self._section.student_logprobs == "rollout" else student.logprobs
         tokens = replace(tokens, student_logprobs=own)
-        advantage = objective.advantage(tokens)
-        self._measure(batch, trajectories, loss, student, tokens, advantage, mask)
+        used = objective.advantage(tokens).where(mask, 0.0)
+        self._measure(batch, trajectories, loss, student, tokens, used, mask)
         for part, trajectory in zip(batch.parts(), trajectories, strict=True):
             if trajectory.ticket.index < show_below:
-                self.result.shown.append(_show(batch, part, trajectory, student, advantage, self._probes))
+                self.result.shown.append(_show(batch, part, trajectory, student, used, (self._base, *self._probes)))
 
     def add_nothing(self) -> None:
         """Take part in the collectives of `add` on a rank without trajectories."""
@@ -133,12 +129,19 @@ class Accumulator:
         if plan is None:
             return {}
         values = [plan[t.ticket.index] or {} for t in trajectories]
+        names = next((planned for planned in plan.values() if planned is not None), {})
+        nothing = torch.zeros(())
         return {
-            name: torch.cat([v[name].expand(n) for v, n in zip(values, batch.lengths_B.tolist(), strict=True)]).to(
-                self._device
-            )
-            for name in values[0]
+            name: torch.cat(
+                [v.get(name, nothing).expand(n) for v, n in zip(values, batch.lengths_B.tolist(), strict=True)]
+            ).to(self._device)
+            for name in names
         }
+
+    def _kept_by(self, plan: StepPlan | None, batch: MicroBatch, trajectories: list[Trajectory]) -> Tensor:
+        """[T] of bool: the tokens of the trajectories that the plan does not drop."""
+        kept = torch.tensor([plan is None or plan[t.ticket.index] is not None for t in trajectories])
+        return kept.repeat_interleave(batch.lengths_B).to(self._device)
 
     def _count(self, trajectories: list[Trajectory]) -> None:
         """Count the rollouts, whether the method keeps them or not."""
@@ -162,24 +165,22 @@ class Accumulator:
         loss: Tensor,
         student: HeadScores,
         tokens: TokenBatch,
-        advantage: Tensor,
+        used: Tensor,
         mask: Tensor,
     ) -> None:
-        """Add what the metrics of the step are computed from."""
+        """Add what the metrics of the step are computed from: all tokens; one that the method drops has A = 0."""
         assert student.entropy is not None
-        clamped, raw = self._objective.clamped(advantage), opd_advantage(tokens)
-        self.result.sums.add_tokens(advantage[mask], clamped[mask], raw[mask], student.entropy[mask])
+        self.result.sums.add_tokens(used, self._objective.clamped(used), opd_advantage(tokens), student.entropy)
         settings = self._objective.settings
         if isinstance(settings, ProbeSettings):
-            region = tsd_region(batch.teacher_T[mask], batch.probes_CT[:, mask], settings.relaxation)
-            deviations = (batch.probes_CT - batch.teacher_T)[:, mask]
+            region = tsd_region(batch.teacher_T, batch.probes_CT, settings.relaxation)
+            deviations = batch.probes_CT - batch.teacher_T
             self.result.sums.add_region(region, dict(zip(self._probes, deviations, strict=True)))
         kept = torch.stack([mask[part].any() for part in batch.parts()])
         self.result.sums.add(
             loss=loss.detach(),
             kept_trajectories=kept,
             kept_tokens=mask,
-            all_tokens=float(len(mask)),
             mismatch=(batch.rollout_T - student.logprobs).abs(),
         )
         for part, trajectory in zip(batch.parts(), trajectories, strict=True):
@@ -210,12 +211,10 @@ def _show(
     trajectory: Trajectory,
     student: HeadScores,
     advantage: Tensor,
-    probes: tuple[str, ...],
+    contexts: tuple[str, ...],
 ) -> dict[str, Any]:
-    """A line of trajectories.jsonl, which the report colours."""
-    rows = {BASE: batch.teacher_T[part].tolist()}
-    if len(batch.probes_CT):
-        rows |= {name: row[part].tolist() for name, row in zip(probes, batch.probes_CT, strict=True)}
+    """A line of trajectories.jsonl, which the report colours; its first context is the one that was learnt from."""
+    rows = {name: row[part].tolist() for name, row in zip(contexts, (batch.teacher_T, *batch.probes_CT), strict=True)}
     return {
         "index": trajectory.ticket.index,
         "problem_id": trajectory.ticket.problem_id,

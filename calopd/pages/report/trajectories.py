@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from calopd.core.calibration import Region, retained_ratio, tsd_region, zero_ratio
-from calopd.core.contexts import BASE
 from calopd.pages.token_view import deviation_class, deviation_legend, kept_class, kept_legend, visible
 
 SHOWN_TOKENS = 2_000
@@ -46,7 +45,7 @@ class Columns:
 def columns(row: dict[str, Any], relaxation: float) -> Columns:
     """The columns of one line of trajectories.jsonl."""
     teacher = {name: torch.tensor(values, dtype=torch.float64) for name, values in row["teacher_logprobs"].items()}
-    base = teacher.pop(BASE)
+    base = teacher.pop(next(iter(teacher)))  # the context that was learnt from comes first
     return Columns(
         student=torch.tensor(row["student_logprobs"], dtype=torch.float64),
         teacher=base,
