@@ -1,18 +1,19 @@
 """`calopd eval`: start the sampling processes of a job, show their progress and write the results."""
 
 import json
-import os
 import time
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from calopd.config.placement import Group
 from calopd.core.errors import CalopdError
 from calopd.evaluation.job import Job, read_samples
 from calopd.evaluation.layout import EvaluationDir
 from calopd.evaluation.results import Results, write_results
 from calopd.local.services import LocalServices
-from calopd.local.supervisor import Process, ProcessFailed
+from calopd.local.supervisor import ProcessFailed
 
 SAMPLER = "services.rollout.jobs.evaluate"
 POLL_SECONDS = 0.25
@@ -24,14 +25,14 @@ class EvaluationFailed(CalopdError):
     """A sampling process failed."""
 
 
-def run_job(job: Job, directory: EvaluationDir, replicas: int, console: Console) -> Results:
-    """Sample the missing responses, then write results.json."""
+def run_job(job: Job, directory: EvaluationDir, gpus: Sequence[Group], console: Console) -> Results:
+    """Sample the missing responses with one process per entry of `gpus`, then write results.json."""
     total = sum(1 for _ in job.tasks())
     keys = {task.key for task in job.tasks()}
     done = sum(key in keys for key in read_samples(directory))
     if done < total:
         start = time.monotonic()
-        tokens = _sample(job, directory, replicas, console, done, total)
+        tokens = _sample(job, directory, gpus, console, done, total)
         seconds = time.monotonic() - start
         console.print(
             f"{job.settings.label}: {total - done:,} samples in {seconds:.0f} s, including start-up; "
@@ -43,9 +44,9 @@ def run_job(job: Job, directory: EvaluationDir, replicas: int, console: Console)
     return write_results(job, directory)
 
 
-def _sample(job: Job, directory: EvaluationDir, replicas: int, console: Console, done: int, total: int) -> int:
+def _sample(job: Job, directory: EvaluationDir, gpus: Sequence[Group], console: Console, done: int, total: int) -> int:
     """Run the replicas until they finish; return the number of sampled tokens."""
-    watched = [JournalProgress(directory, replica) for replica in range(replicas)]
+    watched = [JournalProgress(directory, replica) for replica in range(len(gpus))]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     began = said = time.monotonic()
     with (
@@ -53,7 +54,7 @@ def _sample(job: Job, directory: EvaluationDir, replicas: int, console: Console,
         LocalServices(directory.logs, [job.settings.path]) as services,
     ):
         bar = progress.add_task(job.settings.label, completed=done, total=total, visible=console.is_terminal)
-        processes = [_start(services, job, directory, replica, replicas) for replica in range(replicas)]
+        processes = services.start_replicas(SAMPLER, str(directory), gpus=gpus)
         try:
             for _ in services.watch(*processes, poll_seconds=POLL_SECONDS):
                 for journal in watched:
@@ -91,29 +92,3 @@ class JournalProgress:
             self.new += 1
             self.right += row["correct"]
             self.tokens += row["length"]
-
-
-def _start(services: LocalServices, job: Job, directory: EvaluationDir, replica: int, replicas: int) -> Process:
-    """Start a replica with its own GPUs or CPU threads."""
-    threads, environment = max(1, (os.cpu_count() or 1) // replicas), {}
-    if replicas > 1 and (devices := _gpus()):
-        each = job.settings.tensor_parallel_size
-        mine = devices[replica * each : (replica + 1) * each]
-        if len(mine) < each:
-            raise EvaluationFailed(
-                f"{replicas} replicas with {each} GPUs each need {replicas * each} GPUs, "
-                f"but {len(devices)} are visible: use fewer replicas"
-            )
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
-    share = ("--replica", str(replica), "--replicas", str(replicas), "--threads", str(threads))
-    return services.start(
-        f"replica-{replica}", SAMPLER, str(directory), *share, threads=threads, environment=environment, restart=False
-    )
-
-
-def _gpus() -> list[str]:
-    if named := os.environ.get("CUDA_VISIBLE_DEVICES"):
-        return named.split(",")
-    import torch
-
-    return [str(number) for number in range(torch.cuda.device_count())]

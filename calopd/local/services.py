@@ -5,11 +5,12 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
 
 from calopd.config import Config
+from calopd.config.placement import Group
 from calopd.config.visible_gpus import gpu_environment
 from calopd.core.environment import TOKEN
 from calopd.local import embedded_redis
@@ -95,6 +96,17 @@ class LocalServices:
             restart=restart,
         )
         return self.supervisor.add(process)
+
+    def start_replicas(self, module: str, *arguments: str, gpus: Sequence[Group]) -> list[Process]:
+        """Start one process per entry of `gpus` that share a job; they share the CPU's threads, too."""
+        threads, replicas = max(1, (os.cpu_count() or 1) // len(gpus)), len(gpus)
+        return [
+            self.start(
+                f"replica-{replica}", module, *arguments, "--replica", str(replica), "--replicas", str(replicas),
+                threads=threads, gpus=own, restart=False,
+            )
+            for replica, own in enumerate(gpus)
+        ]  # fmt: skip
 
     def start_queue(self, config: Config, directory: Path) -> None:
         """Wait for the Redis server of the configuration, or start an embedded one with its data in `directory`."""

@@ -91,7 +91,18 @@ def test_the_papers_pairs_differ_in_their_models_and_batch_sizes_only() -> None:
     assert (small.teacher.batch_tokens, middle.teacher.batch_tokens) == (65_536, 32_768)
     assert (middle.learner.micro_batch_tokens, large.learner.micro_batch_tokens) == (32_768, 20_480)
     for config in (small, middle, large):
-        assert (config.data, config.method, config.rollout) == (small.data, small.method, small.rollout)
-        assert (config.learner.ranks, config.learner.compute_dtype, config.teacher.dtype) == (2, "auto", "auto")
+        same = config.rollout.model_copy(update={"replicas": small.rollout.replicas})
+        assert (config.data, config.method, same) == (small.data, small.method, small.rollout)
+        assert (config.learner.compute_dtype, config.teacher.dtype) == ("auto", "auto")
         assert (config.method.name, config.method.overlap_share) == ("cal_opd", 0.05)
         assert (config.rollout.dtype, config.rollout.max_in_flight) == ("auto", 128)
+
+
+def test_the_papers_pairs_divide_eight_gpus_among_the_roles() -> None:
+    """Two learner ranks have no room for 8B on GPUs of 80 GB; with four teachers, rollouts would be the bottleneck."""
+    split = {"qwen3-4b-to-1.7b": (2, 4, 2), "qwen3-30b-to-4b": (2, 4, 2), "qwen3-30b-to-8b": (2, 2, 4)}
+    for name, counts in split.items():
+        config = pair(name)
+        assert (config.teacher.replicas, config.rollout.replicas, config.learner.ranks) == counts
+        assert config.placement.gpus == tuple(range(8)) == tuple(range(config.resources.host_gpus))
+        assert config.resources.gpu == "h100"

@@ -69,9 +69,10 @@ def test_killed_in_the_middle_it_ends_with_the_same_samples(undisturbed_eval, tm
     assert samples(tmp_path / "student" / "results.json") == samples(undisturbed_eval / "results.json")
 
 
-def test_replicas_share_the_work_and_models_are_compared(undisturbed_eval, tmp_path):
+def test_replicas_share_the_work_and_models_are_compared(undisturbed_eval, tmp_path, monkeypatch):
     models = [f"student={DEMO / 'student'}", f"teacher={DEMO / 'teacher'}"]
-    said = finish(start(*models, *SMALL, "--replicas", "2", "-o", str(tmp_path)))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    said = finish(start(*models, *SMALL, "--gpus", "0,1", "-o", str(tmp_path)))
     assert samples(tmp_path / "student" / "results.json") == samples(undisturbed_eval / "results.json")
     assert len(list((tmp_path / "student" / "samples").iterdir())) == 2
     assert "significant" in said

@@ -41,3 +41,20 @@ def test_right_solutions_are_kept_and_attempts_survive(tmp_path):
     before = out.read_bytes()
     run(str(source), "-o", str(out), *settings)
     assert out.read_bytes() == before
+
+
+def test_replicas_share_the_problems_each_on_its_gpus(tmp_path, monkeypatch):
+    """The solutions are those of one process; on a machine without GPUs the ids change nothing."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    source = tmp_path / "in.jsonl"
+    source.write_text("".join((DEMO / "heldout.jsonl").read_text().splitlines(keepends=True)[:8]))
+    settings = ["--model", str(DEMO / "teacher"), "--engine", "torch", "--max-tokens", "96", "--in-flight", "1"]
+    one, two = tmp_path / "one.jsonl", tmp_path / "two.jsonl"
+    run(str(source), "-o", str(one), *settings)
+    said = run(str(source), "-o", str(two), *settings, "--gpus", "0,1")
+    assert "2 processes" in said
+    assert "of 8 problems have a correct solution" in said
+    assert two.read_bytes() == one.read_bytes()
+    shares = [len((tmp_path / f"two.jsonl.attempts{suffix}").read_text().splitlines()) for suffix in ("", "-1")]
+    assert shares == [4, 4]
+    assert {file.name for file in (tmp_path / "two.jsonl.logs").glob("*.log")} == {"replica-0.log", "replica-1.log"}

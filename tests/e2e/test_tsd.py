@@ -18,6 +18,8 @@ from tests.services.processes import ROOT
 
 pytestmark = pytest.mark.slow
 ROLLOUTS = 40
+PLACED = ["--set", "resources.teacher=[0]", "--set", "resources.rollout=[1]"]
+"""On a machine without GPUs the ids change nothing."""
 
 
 def collect(out: Path, *words: str, rollouts: int = ROLLOUTS) -> "subprocess.Popen[str]":
@@ -39,25 +41,33 @@ def finish(process: "subprocess.Popen[str]") -> str:
     return out
 
 
-def kill_in_the_middle(process: "subprocess.Popen[str]", study: Study) -> None:
-    """SIGKILL to the command and to all that it started, once two shards are there."""
+def kill_in_the_middle(process: "subprocess.Popen[str]", study: Study) -> dict[str, str | None]:
+    """SIGKILL to the command and to all that it started, once two shards are there; return the GPUs of each module."""
     deadline = time.monotonic() + 600
     while len(study.shards) < 2:
         assert time.monotonic() < deadline
         assert process.poll() is None, process.communicate()[0]
         time.sleep(0.05)
     family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    gpus = {
+        module: member.environ().get("CUDA_VISIBLE_DEVICES")
+        for member in family
+        for module in member.cmdline()
+        if module.startswith("services.")
+    }
     for member in family:
         member.kill()
     psutil.wait_procs(family, timeout=120)
     process.communicate()
+    return gpus
 
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Study:
     study = Study(tmp_path_factory.mktemp("tsd") / "killed")
-    process = collect(study.directory)
-    kill_in_the_middle(process, study)
+    process = collect(study.directory, *PLACED)
+    gpus = kill_in_the_middle(process, study)
+    assert gpus == {"services.teacher_scorer": "0", "services.rollout.jobs.collect": "1"}
     assert 0 < len(list(study.rollouts())) < ROLLOUTS
     before = {shard: shard.read_bytes() for shard in study.shards}
     said = finish(collect(study.directory))

@@ -130,6 +130,28 @@ def test_processes_share_one_environment(services, tmp_path, monkeypatch):
     assert one["CALOPD_ERROR_FILE"] != two["CALOPD_ERROR_FILE"]
 
 
+def test_a_process_sees_its_own_gpus(services, tmp_path, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    run_to_the_end(services, services.start("one", ENTRY, "environment", str(tmp_path / "one"), gpus=(2, 3)))
+    run_to_the_end(services, services.start("two", ENTRY, "environment", str(tmp_path / "two")))
+    one, two = (json.loads((tmp_path / name).read_text()) for name in ("one", "two"))
+    assert (one["CUDA_VISIBLE_DEVICES"], one["CUDA_DEVICE_ORDER"]) == ("2,3", "PCI_BUS_ID")
+    assert "CUDA_VISIBLE_DEVICES" not in two
+
+
+def test_replicas_of_a_job_share_it(services, tmp_path, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    started = services.start_replicas(ENTRY, "environment", str(tmp_path / "any"), gpus=[(0, 1), (2, 3)])
+    assert [process.environment["CUDA_VISIBLE_DEVICES"] for process in started] == ["0,1", "2,3"]
+    assert [process.command[-4:] for process in started] == [
+        ["--replica", "0", "--replicas", "2"],
+        ["--replica", "1", "--replicas", "2"],
+    ]
+    for process in started:
+        run_to_the_end(services, process)
+
+
 def test_a_signal_stops_the_services_and_handlers_are_restored(tmp_path):
     before = signal.getsignal(signal.SIGTERM)
 

@@ -10,13 +10,12 @@ from calopd.data.answers import answered_after_think, equal, last_boxed
 from calopd.evaluation.checkpoint_export import export_checkpoint
 from calopd.evaluation.job import Task, load_job, read_samples
 from calopd.evaluation.layout import EvaluationDir
-from calopd.models.devices import set_threads
 from calopd.rundir.files import Journal
 from calopd.rundir.policies import WEIGHTS
 from services.rollout.jobs.offline import OfflineSampler
 
 
-def evaluate(directory: EvaluationDir, replica: int, replicas: int, threads: int) -> None:
+def evaluate(directory: EvaluationDir, replica: int, replicas: int) -> None:
     job = load_job(directory)
     settings = job.settings
     done = read_samples(directory)
@@ -27,7 +26,6 @@ def evaluate(directory: EvaluationDir, replica: int, replicas: int, threads: int
     weights = Path(settings.weights) if settings.weights else None
     if weights is not None and not (weights / WEIGHTS).exists():
         weights = export_checkpoint(weights, directory.weights(replica))
-    set_threads(threads)
     sampler = OfflineSampler(
         settings.path,
         RolloutSection.model_validate(
@@ -37,7 +35,6 @@ def evaluate(directory: EvaluationDir, replica: int, replicas: int, threads: int
                 "max_in_flight": settings.in_flight,
                 "tensor_parallel_size": settings.tensor_parallel_size,
                 "cpu_kv_cache_gib": settings.cpu_kv_cache_gib,
-                "threads": threads,
             }
         ),
         settings.sampling,
@@ -80,9 +77,8 @@ def main() -> None:
     parser.add_argument("directory", type=Path, help="directory with job.json; samples/ is written there")
     parser.add_argument("--replica", type=int, default=0)
     parser.add_argument("--replicas", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0 = default of torch")
     arguments = parser.parse_args()
-    evaluate(EvaluationDir(arguments.directory), arguments.replica, arguments.replicas, arguments.threads)
+    evaluate(EvaluationDir(arguments.directory), arguments.replica, arguments.replicas)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ Each attempt is saved when it is complete, so that an interrupted command can re
 
 import argparse
 import sys
-from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -15,35 +14,44 @@ from calopd.config.sections.sampling import sampling_of
 from calopd.core.types import Problem
 from calopd.data.answers import is_correct
 from calopd.data.problems import load_problems
+from calopd.local.replicated_job import attempt_files, attempts_file
 from calopd.rundir.files import Journal, read_lines, write_lines
 from services.rollout.jobs.offline import OfflineSampler
 
 
-def attempts_file(out: Path) -> Path:
-    return out.with_name(out.name + ".attempts")
-
-
 def solve(arguments: argparse.Namespace) -> tuple[int, int]:
-    """Attempt the remaining problems, then write those with a correct solution; return their number and the total."""
+    """Attempt the remaining problems, then write those with a correct solution; return their number and the total.
+
+    One of several replicas attempts only its part; the process that started them writes.
+    """
     problems = load_problems(arguments.source)
-    file = attempts_file(arguments.out)
-    journal = Journal(file)
-    tried = {row["id"] for row in journal.rows}
-    waiting = [problem for problem in problems if problem.id not in tried]
-    if waiting:
-        _attempt(arguments, waiting, journal, done=len(problems) - len(waiting))
-    journal.close()
-    right = {row["id"]: row["solution"] for row in read_lines(file) if row["correct"]}
-    solved = [
-        {"id": p.id, "problem": p.problem, "answer": p.answer, "solution": right[p.id]}
-        for p in problems
-        if p.id in right
+    tried = {row["id"] for file in attempt_files(arguments.out) for row in read_lines(file)}
+    replica, replicas = (0, 1) if arguments.replica is None else (arguments.replica, arguments.replicas)
+    # Split all problems, tried or not, so that the split does not depend on the progress of other replicas.
+    numbered = [
+        (number, problem)
+        for number, problem in enumerate(problems)
+        if number % replicas == replica and problem.id not in tried
     ]
-    write_lines(arguments.out, solved)
+    if numbered:
+        journal = Journal(attempts_file(arguments.out, replica))
+        _attempt(arguments, numbered, journal, done=len(tried))
+        journal.close()
+    rows = [row for file in attempt_files(arguments.out) for row in read_lines(file)]
+    right = {row["id"]: row["solution"] for row in rows if row["correct"]}
+    if arguments.replica is None:
+        solved = [
+            {"id": p.id, "problem": p.problem, "answer": p.answer, "solution": right[p.id]}
+            for p in problems
+            if p.id in right
+        ]
+        write_lines(arguments.out, solved)
     return len(right), len(problems)
 
 
-def _attempt(arguments: argparse.Namespace, problems: list[Problem], journal: Journal, *, done: int) -> None:
+def _attempt(
+    arguments: argparse.Namespace, problems: list[tuple[int, Problem]], journal: Journal, *, done: int
+) -> None:
     rollout = RolloutSection(
         engine=arguments.engine,
         dtype=arguments.dtype,
@@ -62,7 +70,7 @@ def _attempt(arguments: argparse.Namespace, problems: list[Problem], journal: Jo
     with Progress(*columns) as progress:
         task = progress.add_task("solving", completed=done, total=done + len(problems))
         right = 0
-        wanted = ((problem, problem, arguments.seed + number) for number, problem in enumerate(problems))
+        wanted = ((problem, problem, arguments.seed + number) for number, problem in problems)
         for number, (problem, _, text) in enumerate(sampler.sample(wanted), 1):
             correct = is_correct(text, problem.answer)
             right += correct

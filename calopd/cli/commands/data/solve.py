@@ -8,6 +8,7 @@ import os
 import sys
 from pathlib import Path
 
+from calopd.cli.gpu_arguments import add_gpu_arguments, replica_gpus
 from calopd.cli.sampling_arguments import add_sampling_arguments
 from calopd.core.options import DTYPES, PAPER_SOLUTIONS, SAMPLERS
 
@@ -27,8 +28,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-prompt-tokens", type=int, default=2_048)
     add("--in-flight", type=int, default=256, help="responses sampled at once (default: %(default)s)")
     add("--seed", type=int, default=0)
+    add_gpu_arguments(parser)
+    add("--replica", type=int, help=argparse.SUPPRESS)  # the number of a process that another one has started
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Become the sampling job: the engines belong to a service, which this package does not import."""
+    from calopd.config.visible_gpus import gpu_environment
+
+    gpus = replica_gpus(arguments)
+    if len(gpus) > 1:
+        from calopd.local.replicated_job import run_replicas
+
+        # Afterwards no problem is left to attempt, and the job only writes the correct solutions.
+        run_replicas(JOB, arguments.words, gpus, arguments.out, arguments.model)
+    os.environ.update(gpu_environment(gpus[0]))
     os.execv(sys.executable, [sys.executable, "-m", JOB, *arguments.words])

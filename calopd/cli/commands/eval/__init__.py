@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from calopd.cli.gpu_arguments import add_gpu_arguments, replica_gpus
 from calopd.cli.sampling_arguments import add_sampling_arguments
 from calopd.core.options import DTYPES, PAPER_EVALUATION, SAMPLERS
 from calopd.evaluation.benchmark_table import HUB
@@ -27,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-n", type=int, default=16, help="samples per problem (default: %(default)s)")
     add("-o", "--out", type=Path, help="directory for samples, results and page (default: evaluations/LABELS)")
     add("--problems", type=int, metavar="K", help="only the first K problems of each benchmark")
-    add("--replicas", type=int, default=1, help="processes, each with its own GPUs or threads (default: %(default)s)")
+    add_gpu_arguments(parser)
     add("--overwrite", action="store_true", help="discard existing samples and sample again")
     add("--student", metavar="LABEL", help="the model that the others are compared with (default: the first)")
     add("--teacher", metavar="LABEL", help="not a method: listed below the student (default: the label `teacher`)")
@@ -56,6 +57,7 @@ def run(arguments: argparse.Namespace) -> None:
     from calopd.evaluation.run_jobs import run_job
 
     console = Console(soft_wrap=True)
+    gpus = replica_gpus(arguments)
     models = [resolve(text) for text in arguments.models]
     if len({m.label for m in models}) < len(models):
         raise ConfigError(f"two models have the same label: {', '.join(m.label for m in models)}; use LABEL=MODEL")
@@ -70,7 +72,7 @@ def run(arguments: argparse.Namespace) -> None:
         if arguments.overwrite and directory.job.exists():
             shutil.rmtree(directory.path)
         job.save(directory)
-        results.append(run_job(job, directory, arguments.replicas, console))
+        results.append(run_job(job, directory, gpus, console))
     for result in results:
         console.print(accuracy_tables.summary_table(result))
     comparison = compare(results, student=arguments.student, teacher=arguments.teacher) if len(results) > 1 else None
