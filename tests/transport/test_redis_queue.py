@@ -143,6 +143,25 @@ def test_a_released_batch_can_be_issued_anew(queue):
     assert queue.commit(again, trajectory(again.ticket))
 
 
+def test_a_result_from_before_a_release_does_not_count_for_the_tickets_issued_after_it(queue):
+    """It was sampled from weights that the restarted learner replaced. Tickets nobody had claimed are withdrawn too."""
+    queue.open_batch("step-000000", [ticket(0), ticket(1)])
+    queue.open_batch("step-000001", [ticket(0, "step-000001")])
+    (stale,) = queue.claim("a", 1)
+    queue.release_batch("step-000000")
+    assert queue.open_batch("step-000000", [ticket(0), ticket(1)])
+    assert not queue.commit(stale, trajectory(stale.ticket, "a"))
+    assert not queue.dead_letter(stale, "failed")
+    assert queue.arrivals("step-000000", block_seconds=0.01) == []
+    claims = queue.claim("b", 10)
+    assert sorted(claim.ticket.id for claim in claims) == sorted(
+        [ticket(0).id, ticket(1).id, ticket(0, "step-000001").id]
+    )
+    assert all(queue.commit(claim, trajectory(claim.ticket, "b")) for claim in claims)
+    assert {t.worker for t in queue.results("step-000000", [0, 1])} == {"b"}
+    assert queue.waiting() == 0
+
+
 def test_the_newest_announcement_is_found(queue):
     assert queue.wait_for_policy("0-0", 0.01) is None
     queue.announce_policy(1, "a")
