@@ -7,6 +7,7 @@ train on. A thread, not a process: the copy then stays private to the rank, and 
 import copy
 import errno
 import logging
+import shutil
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -32,6 +33,9 @@ log = logging.getLogger(__name__)
 
 STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
 """Errors of the disk that a restart does not fix."""
+TORCH_WRITER = "inline_container"
+"""In the message of torch's writer if the file does not take its bytes; the error of the disk itself is lost on the way
+between ranks."""
 
 
 class _State(Stateful):
@@ -116,22 +120,23 @@ class Checkpointer:
             return writing.result()
         except BaseException as error:  # CheckpointException is no Exception
             if (cause := storage_error(error)) is not None:
+                free = shutil.disk_usage(self._run_dir.path).free / 1e9
                 raise CheckpointFailed(
-                    f"cannot write a checkpoint to {self._run_dir.checkpoints}: {cause}. The run can be resumed from "
-                    "the checkpoint before it once this is fixed"
+                    f"cannot write a checkpoint to {self._run_dir.checkpoints}: {cause}. {free:.1f} GB are free. Free "
+                    "space or lower learner.keep_checkpoints, then resume the run"
                 ) from error
             raise RuntimeError("a checkpoint could not be written") from error
 
 
-def storage_error(error: BaseException | None) -> OSError | None:
-    """The error of the disk behind an error of a save, on whichever rank it occurred."""
-    if error is None:
-        return None
-    if isinstance(error, OSError) and error.errno in STORAGE_ERRORS:
-        return error
-    causes = [cause for cause, _ in error.failures.values()] if isinstance(error, CheckpointException) else []
-    found = (storage_error(cause) for cause in (*causes, error.__cause__, error.__context__))
-    return next((cause for cause in found if cause is not None), None)
+def storage_error(error: BaseException) -> str | None:
+    """The refusal of the disk behind an error of a save, on whichever rank it occurred; None for any other cause."""
+    failures = error.failures.values() if isinstance(error, CheckpointException) else [(error, None)]
+    for cause, _ in failures:
+        if isinstance(cause, OSError) and cause.errno in STORAGE_ERRORS:
+            return str(cause)
+        if isinstance(cause, RuntimeError) and TORCH_WRITER in str(cause):
+            return "a file could not be written to its end: the disk may be full or a quota reached"
+    return None
 
 
 def load(checkpoint: Path, student: Student, optimizer: torch.optim.Optimizer) -> Record:
