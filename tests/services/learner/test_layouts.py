@@ -1,7 +1,6 @@
 """Layouts of the learner: one rank, and two nodes with two ranks each; offloaded, compiled; and their checkpoints."""
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -65,8 +64,7 @@ print(os.environ["PYTORCH_ALLOC_CONF"])
 def run(model: Path, folder: Path, ranks: int, nodes: int) -> dict[str, Any]:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     command += ["-m", "tests.services.learner.layouts", str(model), str(folder), str(nodes)]
-    compiler = {"CALOPD_TEST_COMPILE": "1"} if shutil.which("g++") else {}
-    environment = {**os.environ, **compiler, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     loaded: dict[str, Any] = torch.load(folder / f"{ranks}.pt", weights_only=True)
@@ -146,8 +144,7 @@ def test_a_disk_that_refuses_a_checkpoint_is_an_error_that_says_so(one_rank, two
 @slow
 @pytest.mark.parametrize("variant", ["offload", "compiled"])
 def test_offloaded_and_compiled_layers_form_the_same_gradient_and_step(one_rank, variant):
-    if variant not in one_rank:
-        pytest.skip("no C++ compiler on this machine")
+    """With CALOPD_TEST_INDUCTOR set, layers are compiled to machine code; else they are only traced."""
     assert difference(one_rank["gradient"], one_rank[variant]) < 1e-5
     fused = one_rank[f"{variant} fused"]
     for name, tensor in one_rank["saved"].items():
