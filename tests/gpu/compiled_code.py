@@ -1,6 +1,7 @@
 """Build and load a module with Triton's own code, as it does for its launchers: `python -m tests.gpu.compiled_code`."""
 
 import json
+from importlib import import_module
 
 SOURCE = """
 #include <Python.h>
@@ -10,10 +11,9 @@ PyMODINIT_FUNC PyInit_launcher(void) { return PyModule_Create(&definition); }
 
 
 def main() -> None:
-    from triton.runtime.build import compile_module_from_src
-
+    triton = import_module("triton.runtime.build")  # a package of this environment only
     try:
-        loaded = f"loaded {compile_module_from_src(SOURCE, 'launcher').__name__}"
+        loaded = f"loaded {triton.compile_module_from_src(SOURCE, 'launcher').__name__}"
     except ImportError as error:
         loaded = str(error)
     print(json.dumps(loaded))

@@ -5,7 +5,8 @@ The real classes run, with models of tiny shapes. Every case runs once as it is,
 
 import json
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,10 +21,13 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import AutoModelForCausalLM, PretrainedConfig, Qwen3Config, Qwen3MoeConfig
 
 from calopd.config import load_config
-from calopd.core.types import ScoreOptions
+from calopd.core.lm_head import score_sharded, tile_shape
+from calopd.core.types import Sampling, ScoreOptions
 from calopd.models import packing
 from services.learner import optimizer, student
 from services.learner.trainer import Trainer
+from services.rollout.engines import torch_sampler
+from services.rollout.engines.sampling_engine import SampleRequest
 from services.teacher_scorer.engines import torch_scorer
 from services.teacher_scorer.engines.scoring_engine import SequenceToScore
 from tests.gpu.fake_cuda import Calls, fake_cuda
@@ -38,13 +42,13 @@ MODELS: dict[str, PretrainedConfig] = {
     "dense": Qwen3Config(**SIZES),
     "moe": Qwen3MoeConfig(**SIZES, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=48),
 }
-RANKS = 2
+RANKS = 4
 
 
 def load_fake(key: str, path: str, dtype: torch.dtype, *_: Any, **__: Any) -> Any:
     """In place of `load_causal_lm`: a model of these shapes on the GPU."""
     with torch.device("cuda"):
-        return AutoModelForCausalLM.from_config(MODELS[path], dtype=dtype)
+        return AutoModelForCausalLM.from_config(deepcopy(MODELS[path]), dtype=dtype)
 
 
 def faults(calls: Calls, rows: int) -> list[str]:
@@ -56,6 +60,11 @@ def faults(calls: Calls, rows: int) -> list[str]:
         found.append("attention runs in scaled_dot_product_attention")
     if any(shape[-2:] == (rows, rows) for call in calls.seen for shape, _ in call.outputs):
         found.append(f"a tensor of {rows} x {rows} (a mask or scores of attention) is made")
+    return found + head_faults(calls)
+
+
+def head_faults(calls: Calls) -> list[str]:
+    """How logits are computed, if not in float32 from bfloat16."""
     heads = [
         (call.inputs[0][1], kind)
         for call in calls.seen
@@ -63,11 +72,8 @@ def faults(calls: Calls, rows: int) -> list[str]:
         if "mm" in call.name and len(shape) == 2 and shape[1] == VOCABULARY
     ]
     if not heads:
-        found.append("no logits are computed")
-    found += [
-        f"logits are {kind} from {given}" for given, kind in set(heads) if (given, kind) != ("bfloat16", "float32")
-    ]
-    return found
+        return ["no logits are computed"]
+    return [f"logits are {kind} from {given}" for given, kind in {*heads} - {("bfloat16", "float32")}]
 
 
 def teacher(model: str) -> list[str]:
@@ -86,16 +92,47 @@ def teacher(model: str) -> list[str]:
     return faults(calls, done.computed_tokens) + wrong
 
 
-def learner(*settings: str) -> list[str]:
-    """A step of the real trainer: forward, backward, clipping and AdamW, on one of two ranks."""
+def split_head() -> list[str]:
+    """The vLLM teacher's LM head, of which this GPU has a half."""
+    with fake_cuda() as calls, torch.device("cuda"):
+        hidden, weight = (torch.empty(n, HIDDEN, dtype=torch.bfloat16) for n in (37, VOCABULARY))
+        targets = torch.zeros(37, dtype=torch.long)
+        rows, tile = tile_shape(hidden.device)
+        score_sharded(
+            hidden,
+            weight,
+            targets,
+            ScoreOptions(top_k=4, want_entropy=True),
+            first=VOCABULARY,
+            all_gather=lambda columns: torch.cat((columns, columns), dim=1),
+            rows=rows,
+            tile=tile,
+        )
+    return head_faults(calls)
+
+
+def sampler() -> list[str]:
+    """The sampler that needs no vLLM: a wave of prompts and two tokens."""
+    request = SampleRequest(np.arange(3, 20, dtype=np.int32), Sampling(max_tokens=2, top_p=0.9), seed=0)
+    with fake_cuda():
+        engine = torch_sampler.TorchSampler("dense", stop_ids=[1], dtype="auto", device="auto", max_rows=4)
+        for key in range(3):
+            engine.add(key, request)
+        finished = [*engine.step(), *engine.step()]
+    return [] if len(finished) == 3 else [f"{len(finished)} of 3 responses are complete"]
+
+
+def learner(*settings: str, mesh: tuple[int, ...] = (RANKS,)) -> list[str]:
+    """A step of the real trainer: forward, backward, clipping, AdamW, and the next policy; on one of several ranks."""
     config = load_config(Path("configs/demo.toml"), ["student.path=dense", *settings])
     batch = trajectories()[:6]
+    names = ("replicate", "shard")[-len(mesh) :]
     with fake_cuda() as calls:
         ranks: Any = SimpleNamespace(
             device=torch.device("cuda", 0),
             rank=0,
             size=RANKS,
-            mesh=init_device_mesh("cuda", (RANKS,)),
+            mesh=init_device_mesh("cuda", mesh, mesh_dim_names=names),
             checkpoints=None,
         )
         trainer = Trainer(config, ranks)
@@ -106,12 +143,16 @@ def learner(*settings: str) -> list[str]:
         if not calls.named("varlen_attn_backward"):
             found.append("the backward pass does not run in varlen_attn")
         trainer.optimizer_step(SimpleNamespace(get=lambda _: float(len(batch))))  # type: ignore[arg-type]
+        published = {str(tensor.dtype) for tensor in trainer.policy_weights().tensors}
     if not calls.named("_fused_adamw"):
         found.append("AdamW is not fused")
+    if published != {"torch.bfloat16"}:
+        found.append(f"the policy is published in {sorted(published)}")
     return found
 
 
-Plant = Callable[[], AbstractContextManager[Any]]
+Case = Callable[[], list[str]]
+Plant = Callable[..., AbstractContextManager[Any]]
 
 
 def rounded_logits() -> AbstractContextManager[Any]:
@@ -139,21 +180,25 @@ def looped_adamw() -> AbstractContextManager[Any]:
     return patch.object(optimizer, "uses_fused", lambda _: None)
 
 
-TEACHERS = {f"{model} teacher": partial(teacher, model) for model in MODELS}
-LEARNERS = {
-    "learner": partial(learner, "learner.recompute_activations=true"),
+TEACHERS: dict[str, Case] = {f"{model} teacher": partial(teacher, model) for model in MODELS}
+LEARNER: dict[str, Case] = {"learner": partial(learner, "learner.recompute_activations=true")}
+OTHERS: dict[str, Case] = {
     "learner of adapters": partial(learner, "learner.lora_rank=8"),
+    "learner on two nodes": partial(learner, mesh=(2, RANKS // 2)),
+    "learner with a frozen copy": partial(learner, "method.name=exopd", "learner.lora_rank=0"),
+    "sampler": sampler,
 }
-PLANTS: dict[str, tuple[dict[str, Callable[[], list[str]]], Plant]] = {
-    "": (TEACHERS | LEARNERS, nullcontext),
-    "rounded logits": (TEACHERS | LEARNERS, rounded_logits),
-    "no kernel": (TEACHERS | LEARNERS, no_kernel),
-    "left on CPU": (TEACHERS | LEARNERS, left_on_cpu),
-    "looped AdamW": (LEARNERS, looped_adamw),
+HEAD: dict[str, Case] = {"split head": split_head}
+PLANTS: dict[str, tuple[dict[str, Case], Plant]] = {
+    "": (TEACHERS | LEARNER | HEAD | OTHERS, nullcontext),
+    "rounded logits": (TEACHERS | LEARNER | HEAD, rounded_logits),
+    "no kernel": (TEACHERS | LEARNER, no_kernel),
+    "left on CPU": (TEACHERS | LEARNER, left_on_cpu),
+    "looped AdamW": (LEARNER, looped_adamw),
 }
 
 
-def outcome(case: Callable[[], list[str]]) -> list[str]:
+def outcome(case: Case) -> list[str]:
     try:
         return case()
     except Exception as error:
@@ -163,7 +208,9 @@ def outcome(case: Callable[[], list[str]]) -> list[str]:
 def main() -> None:
     dist.init_process_group("fake", rank=0, world_size=RANKS, store=FakeStore())
     found: dict[str, dict[str, list[str]]] = {}
-    with patch.object(torch_scorer, "load_causal_lm", load_fake), patch.object(student, "load_causal_lm", load_fake):
+    with ExitStack() as stack:
+        for module in (torch_scorer, torch_sampler, student):
+            stack.enter_context(patch.object(module, "load_causal_lm", load_fake))
         for planted, (cases, plant) in PLANTS.items():
             with plant():
                 found[planted] = {name: outcome(case) for name, case in cases.items()}
