@@ -9,6 +9,7 @@ uv reads none of them. Every file is checked against its hash. The standard libr
 """
 
 import argparse
+import ctypes
 import importlib.util
 import json
 import os
@@ -151,6 +152,16 @@ def install_image(environment: Environment) -> None:
     environment.install(pins.values())
 
 
+def check_library(name: str) -> None:
+    """Refuse a machine without a library that vLLM's CPU build loads: no Python package has it."""
+    try:
+        ctypes.CDLL(name)
+    except OSError as error:
+        raise InstallError(
+            f"{error}. vLLM for CPUs needs it: apt-get install libnuma1 (Debian), dnf install numactl-libs (Fedora)"
+        ) from None
+
+
 def check_python(kind: str, version: tuple[int, int]) -> None:
     accepted = PYTHONS.get(kind)
     if accepted and version not in accepted:
@@ -167,6 +178,8 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--force", action="store_true", help="install GPU packages without an NVIDIA driver")
     options = parser.parse_args(arguments)
     check_python(options.kind, sys.version_info[:2])
+    if options.kind == "cpu":
+        check_library("libnuma.so.1")
     if options.kind == "gpu" and not options.force:
         check_driver(driver_versions())
     environment = Environment(options.venv.absolute())

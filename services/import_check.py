@@ -54,9 +54,16 @@ def check_torch() -> None:
 
 
 def check_vllm() -> None:
-    """The classes that the engines use; vLLM loads them on first use."""
+    """The classes that the engines use, and vLLM's compiled library: both are loaded on first use."""
     vllm = importlib.import_module("vllm")
     _ = vllm.LLMEngine, vllm.EngineArgs, vllm.SamplingParams
+    platform = importlib.import_module("vllm.platforms").current_platform
+    if platform.is_cuda():
+        importlib.import_module("vllm._C_stable_libtorch")
+    elif platform.is_cpu():
+        platform.import_kernels()  # it only warns of what it cannot load
+        if not hasattr(importlib.import_module("torch").ops._C, "init_cpu_memory_env"):
+            raise ImportError("vLLM's library for CPUs cannot be loaded; its warning is above")
 
 
 def failures() -> dict[str, BaseException]:

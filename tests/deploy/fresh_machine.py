@@ -16,7 +16,7 @@ import time
 from tests.deploy.images import DOCKER, INDEXES, ROOT, docker, is_there, package_settings
 
 DEBIAN = "debian:bookworm-slim"
-PACKAGES = "python3 python3-venv make g++ ca-certificates"
+PACKAGES = "python3 python3-venv make libnuma1 ca-certificates"
 """What the README asks for."""
 HOME = "/home/user"
 
@@ -83,7 +83,7 @@ def demo_faults(machine: Machine) -> list[str]:
 def report(machine: Machine, figures: dict[str, float]) -> None:
     torch = "import torch; print(torch.__version__, 'CUDA', torch.version.cuda)"
     print("\ntorch:", machine.read(".venv/bin/python", "-c", torch))
-    print("disk:", " ".join(machine.read("du", "-sh", ".venv", f"{HOME}/.cache", ".").split()))
+    print("disk:", " ".join(machine.read("du", "-sh", ".venv", ".").split()))
     for name, seconds in figures.items():
         print(f"{name}: {seconds:.0f} s")
 

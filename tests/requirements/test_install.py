@@ -125,6 +125,12 @@ def test_a_fitting_driver_is_accepted() -> None:
     install.check_driver("610.43.02\n")
 
 
+def test_a_machine_without_a_library_of_vllm_is_refused() -> None:
+    install.check_library("libc.so.6")
+    with pytest.raises(install.InstallError, match=r"libnone\.so\.1: cannot open.*apt-get install libnuma1"):
+        install.check_library("libnone.so.1")
+
+
 @pytest.mark.parametrize(("kind", "version"), [("cpu", (3, 10)), ("cpu", (3, 12)), ("gpu", (3, 13))])
 def test_another_python_is_refused(kind: str, version: tuple[int, int]) -> None:
     with pytest.raises(install.InstallError, match=r"Python 3\.11.* is needed"):
