@@ -18,7 +18,7 @@ DEPLOY := build/deploy
 GPU := build/gpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-gpu demo demo-models test test-fast golden lint type proto proto-check docs docs-check bench bench-answers bench-teacher load-teacher bench-tsd lock clean
+.PHONY: help setup setup-gpu demo demo-models test test-fast golden lint type proto proto-check docs docs-check bench bench-packing bench-answers bench-teacher load-teacher bench-tsd lock clean
 .PHONY: up up-cpu down dashboards k8s-render test-deploy test-compose test-fresh test-gpu
 
 help: ## list all targets
@@ -77,6 +77,9 @@ docs-check: $(READY) ## fail if a generated page of docs/ differs from the code
 
 bench: $(READY) ## benchmark the LM head; writes benchmarks/results/
 	$(BIN)/python -m benchmarks.lm_head
+
+bench-packing: $(READY) ## compare a learner step on packed sequences with a padded one; writes benchmarks/results/
+	$(BIN)/python -m benchmarks.packing
 
 bench-tsd: $(READY) ## benchmark the analysis of a synthetic study of 60 M tokens x 9 contexts (2.6 GB in the temporary directory)
 	$(BIN)/python -m benchmarks.tsd
