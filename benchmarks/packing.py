@@ -116,7 +116,7 @@ def model() -> Student:
         vocab_size=VOCABULARY,
         hidden_size=256,
         intermediate_size=768,
-        num_hidden_layers=6,
+        num_hidden_layers=4,
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=64,

@@ -242,8 +242,8 @@ def _in_buckets(q: Tensor, k: Tensor, v: Tensor, buckets: Buckets, scaling: floa
     parts = zip(*(t.index_select(0, buckets.rows).split(sizes) for t in (q, k, v)), strict=True)
     attended = []
     for shape, part in zip(buckets.shapes, parts, strict=True):
-        of_heads = (t.unflatten(0, shape).transpose(1, 2) for t in part)
-        attended.append(_causal(*of_heads, scaling, window).transpose(1, 2).flatten(0, 1))
+        q, k, v = (t.unflatten(0, shape).transpose(1, 2) for t in part)
+        attended.append(_causal(q, k, v, scaling, window).transpose(1, 2).flatten(0, 1))
     return torch.cat(attended).index_select(0, buckets.places)
 
 
