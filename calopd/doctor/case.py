@@ -4,6 +4,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from calopd.config import Config
 from calopd.core.contexts import BASE
 from calopd.core.types import Problem
@@ -11,16 +13,28 @@ from calopd.data.problems import load_all
 from calopd.models.model_files import model_folder
 from calopd.models.prompts import Prompts
 from calopd.models.tokenizers import load_tokenizer
+from calopd.transport.auth import token
+from calopd.transport.replicas import Description, Replica, replicas_at
 
 Role = Literal["student", "teacher"]
 ROLES: tuple[Role, ...] = ("student", "teacher")
+HANDFUL = 16
+TEXT = (
+    "A train leaves at 9:40 and arrives at 12:05. How long does it travel? From 9:40 to 12:00 there are 140 minutes, "
+    "and 5 more make 145. Wait, let me check: 20 + 120 + 5 = 145. That is 2 hours and 25 minutes, as 145 - 120 = 25. "
+    "So the answer is \\boxed{145}."
+)
+"""Long enough that constant scores are noticed with any tokenizer."""
 
 
 class Case:
     """A configuration under examination. What cannot be loaded raises the error that tells why."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, *, problems: int = HANDFUL) -> None:
         self.config = config
+        self._count = problems
+        self.answers: dict[str, dict[str, Any]] = {}
+        """Answers of the jobs that loaded a model, by role."""
 
     def path(self, role: Role) -> str:
         return self.config.student.path if role == "student" else self.config.teacher.path
@@ -63,9 +77,33 @@ class Case:
     def heldout(self) -> list[Problem]:
         return self._problems[1]
 
+    @property
+    def handful(self) -> list[Problem]:
+        """A few problems that both models are tried on: held-out ones if there are any."""
+        return (self.heldout or self.training)[: self._count]
+
     @cached_property
     def prompts(self) -> Prompts:
         return Prompts.configured(self.config, self.student_tokenizer, self.training)
+
+    @cached_property
+    def replicas(self) -> list[Replica]:
+        """Every replica behind every address of the teacher."""
+        return [found for address in self.config.teacher.addresses for found in replicas_at(address, token=token())]
+
+    @cached_property
+    def descriptions(self) -> list[Description]:
+        return [replica.describe() for replica in self.replicas]
+
+    @cached_property
+    def sequences(self) -> dict[str, np.ndarray]:
+        """Prompts that scores are compared on: the first problem under every context."""
+        return {context: self.prompts.ids(self.training[0], context) for context in self.contexts}
+
+    @cached_property
+    def scored_ids(self) -> np.ndarray:
+        """The response that scores are compared on, as the student's tokenizer writes it."""
+        return np.asarray(self.student_tokenizer.encode(TEXT, add_special_tokens=False), dtype=np.int32)
 
     @property
     def contexts(self) -> tuple[str, ...]:

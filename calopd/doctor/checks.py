@@ -8,12 +8,14 @@ from calopd.config import Config
 from calopd.core.errors import CalopdError, ConfigError
 from calopd.doctor import (
     disk_checks,
+    full_checks,
     gpu_checks,
     machine_checks,
     model_checks,
     problem_checks,
     prompt_checks,
     redis_checks,
+    teacher_checks,
 )
 from calopd.doctor.case import Case
 from calopd.doctor.outcome import Outcome, Verdict, failed, not_checked
@@ -107,6 +109,44 @@ CHECKS: tuple[Check, ...] = (
         needs=("Redis",),
     ),
     Check("Redis rights", redis_checks.rights, "allow the user the keys calopd:*", Level.SERVICES, needs=("Redis",)),
+    Check("teachers", teacher_checks.reachable, "correct teacher.addresses", Level.SERVICES),
+    Check("teacher revisions", teacher_checks.revisions, "restart the replica", Level.SERVICES, needs=("teachers",)),
+    Check(
+        "teacher vocabulary",
+        teacher_checks.replica_vocabulary,
+        "choose a teacher of the student's family",
+        Level.SERVICES,
+        needs=("student model", "teachers"),
+    ),
+    Check("teacher limits", teacher_checks.limits, "raise the limits", Level.SERVICES, needs=("teachers",)),
+    Check(
+        "teacher scores",
+        teacher_checks.scores,
+        "look at the log of the teacher",
+        Level.SERVICES,
+        needs=("prompts", "teachers", "teacher vocabulary"),
+    ),
+    Check(
+        "scores against model",
+        full_checks.teacher_against_model,
+        "look at the error: the teacher cannot be loaded or does not score",
+        Level.FULL,
+        needs=("prompts", "vocabulary", "teachers", "teacher vocabulary"),
+    ),
+    Check(
+        "sampler against learner",
+        full_checks.sampler_against_learner,
+        "look at the error: the student cannot be sampled or trained on this machine",
+        Level.FULL,
+        needs=("prompts",),
+    ),
+    Check(
+        "teacher against student",
+        full_checks.teacher_better,
+        "look at the error: one of the models cannot be sampled on this machine",
+        Level.FULL,
+        needs=("prompts", "teacher model"),
+    ),
 )
 
 
@@ -121,7 +161,7 @@ def examine(case: Case, level: Level, checks: tuple[Check, ...] = CHECKS) -> Ite
             outcome = not_checked(f"needs the check {blocked!r} to pass")
         else:
             outcome = _outcome(check, case)
-        if outcome.status is Verdict.FAILED or blocked is not None:
+        if outcome.verdict is Verdict.FAILED or blocked is not None:
             unsuccessful.add(check.name)
         yield Result(check.name, outcome)
 
@@ -137,5 +177,5 @@ def require(config: Config) -> None:
     """Raise the error of the first quick check that fails: such a run would fail too, later and less clearly."""
     case = Case(config)
     for check in CHECKS:
-        if check.level is Level.QUICK and (outcome := check.run(case)).status is Verdict.FAILED:
+        if check.level is Level.QUICK and (outcome := check.run(case)).verdict is Verdict.FAILED:
             raise ConfigError(outcome.sentence)

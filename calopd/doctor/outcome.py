@@ -14,7 +14,7 @@ class Verdict(StrEnum):
 class Outcome:
     """Whether a check passed, what it found, and what to do about it."""
 
-    status: Verdict
+    verdict: Verdict
     message: str
     advice: str = ""
     """The thing to do; empty if there is nothing to do."""

@@ -15,8 +15,8 @@ PLAIN_WIDTH = 100
 
 
 def summary(results: Sequence[Result]) -> str:
-    counts = {status: sum(result.outcome.status is status for result in results) for status in Verdict}
-    return ", ".join(f"{count} {status}" for status, count in counts.items())
+    counts = {verdict: sum(result.outcome.verdict is verdict for result in results) for verdict in Verdict}
+    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
 
 
 def show(console: Console, results: Sequence[Result]) -> None:
@@ -42,15 +42,15 @@ def _table(results: Sequence[Result]) -> Table:
         outcome = result.outcome
         found = Text(outcome.message)
         if outcome.advice:
-            found.append(f"\n→ {outcome.advice}", style="bold" if outcome.status is Verdict.FAILED else "dim")
-        table.add_row(result.name, Text(str(outcome.status), style=STYLE[outcome.status]), found)
+            found.append(f"\n→ {outcome.advice}", style="bold" if outcome.verdict is Verdict.FAILED else "dim")
+        table.add_row(result.name, Text(str(outcome.verdict), style=STYLE[outcome.verdict]), found)
     return table
 
 
 def plain_lines(result: Result) -> list[str]:
-    """One result as lines: `status  check: message`, then the advice."""
+    """One result as lines: `verdict  check: message`, then the advice."""
     outcome, indent = result.outcome, " " * 13
-    text = f"{outcome.status:<12} {result.name}: {outcome.message}"
+    text = f"{outcome.verdict:<12} {result.name}: {outcome.message}"
     lines = textwrap.wrap(text, PLAIN_WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     if outcome.advice:
         lines += textwrap.wrap(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import grpc
 import numpy as np
 
+from calopd.core.errors import CalopdError
 from calopd.core.types import LOGPROBS_ONLY, ScoreOptions, Scores
 from calopd.transport import auth, convert
 from calopd.transport.v1 import teacher_scorer_pb2
@@ -31,7 +32,7 @@ class Description:
     vocabulary: tuple[str, ...] = ()
 
 
-class ReplicaError(Exception):
+class ReplicaError(CalopdError):
     """A call that the replica, or whatever listens at its address, did not answer."""
 
     def __init__(self, code: str, details: str) -> None:
@@ -39,8 +40,13 @@ class ReplicaError(Exception):
         self.code, self.details = code, details
 
 
-def replica_addresses(address: str) -> list[str]:
-    """The address of each replica behind `host:port`: one per address that the host name has."""
+def replicas_at(address: str, *, token: str = "") -> "list[Replica]":
+    """Each replica behind `host:port`: one per address that the host name has."""
+    host = address.rpartition(":")[0]
+    return [Replica(single, token=token, name=host) for single in _addresses(address)]
+
+
+def _addresses(address: str) -> list[str]:
     host, _, port = address.rpartition(":")
     try:
         found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)

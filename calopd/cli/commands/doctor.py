@@ -35,5 +35,5 @@ def run(arguments: argparse.Namespace) -> None:
     case = Case(load_config(arguments.config, arguments.set))
     results = list(examine(case, level))
     show(Console(), results)
-    if any(result.outcome.status is Verdict.FAILED for result in results):
+    if any(result.outcome.verdict is Verdict.FAILED for result in results):
         sys.exit(CONFIG_ERROR_EXIT)

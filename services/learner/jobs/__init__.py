@@ -1,0 +1,1 @@
+"""Work with the learner's student without a run."""

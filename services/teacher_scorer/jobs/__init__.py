@@ -1,0 +1,1 @@
+"""Work with a teacher's engine without a server."""
