@@ -150,13 +150,19 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
+LEFT_OUT = {
+    Level.SERVICES: not_checked("no quick check", "run `calopd doctor CONFIG`"),
+    Level.FULL: not_checked("loads the models", "run `calopd doctor CONFIG --full`"),
+}
+
+
 def examine(case: Case, level: Level, checks: tuple[Check, ...] = CHECKS) -> Iterator[Result]:
     """Run the checks up to a level, each as soon as the one before is known; the others are listed as not checked."""
     unsuccessful: set[str] = set()
     for check in checks:
         blocked = next((name for name in check.needs if name in unsuccessful), None)
         if check.level > level:
-            outcome = not_checked("loads the models", "run `calopd doctor CONFIG --full`")
+            outcome = LEFT_OUT[check.level]
         elif blocked is not None:
             outcome = not_checked(f"needs the check {blocked!r} to pass")
         else:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from calopd.config import Config
+from calopd.config.visible_gpus import needed_gpus
 from calopd.doctor.case import Case
 from calopd.doctor.outcome import Outcome, failed, not_checked, passed
 from calopd.models.model_files import count_parameters
@@ -37,7 +38,9 @@ def needed_bytes(config: Config, parameters: int) -> tuple[float, float]:
     trained = STATE_BYTES if not learner.lora_rank else 4
     runs = (learner.keep_checkpoints + 1) * trained * parameters + 4 * parameters + REST_GB * 1e9
     waiting = 1 if config.evaluation.problems else 0  # stays until its evaluation is complete
-    return runs, (learner.keep_policies + 1 + waiting) * 4 * parameters
+    dtype = config.rollout.dtype
+    half = dtype == "bfloat16" or (dtype == "auto" and bool(needed_gpus(config)))
+    return runs, (learner.keep_policies + 1 + waiting) * (2 if half else 4) * parameters
 
 
 def first_shortage(spaces: list[Space]) -> tuple[Space, float] | None:

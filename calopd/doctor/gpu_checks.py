@@ -10,7 +10,7 @@ from calopd.doctor.outcome import Outcome, failed, not_checked, passed
 QUERY = ("index", "name", "memory.total", "memory.used", "driver_version", "compute_cap")
 DRIVER_OF_CUDA = {12: 525, 13: 580}
 """The first driver series that runs programs of a CUDA major version."""
-NO_GPU_WANTED = "no GPU wanted: [resources] places no role on a GPU"
+NO_GPU_WANTED = "no GPU wanted: [resources] places no role on a GPU, or all compute on the CPU"
 BUSY_GIB = 1.0
 """Memory in use from which a GPU counts as occupied by another program."""
 

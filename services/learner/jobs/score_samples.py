@@ -26,7 +26,7 @@ def score_samples(config: Config, request: Request) -> Answer | None:
     learner = config.learner.model_copy(update={"show_trajectories": len(samples)})
     # Plain OPD needs no probes, no plan and no recorded run; the pass over the student is the same.
     config = config.model_copy(update={"learner": learner, "method": MethodSection(name="opd", overlap_top_k=0)})
-    ranks = Ranks(learner.device)
+    ranks = Ranks(learner)
     trainer = Trainer(config, ranks)
     trainer.begin(0)
     for index, fields in enumerate(samples):

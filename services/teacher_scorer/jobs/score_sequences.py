@@ -23,7 +23,7 @@ def score_sequences(config: Config, request: Request) -> Answer:
     dtype = choose_dtype(teacher.dtype, device)
     response = np.asarray(request["response_ids"], dtype=np.int32)
     prompts = [np.asarray(ids, dtype=np.int32) for ids in request["prompts"]]
-    model = load_causal_lm("teacher.path", teacher.path, dtype).to(device).eval()
+    model = load_causal_lm("teacher.path", teacher.path, dtype, device).eval()
     with torch.inference_mode():
         scores = [expected_scores(model, prompt, response) for prompt in prompts]
     del model
