@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 
 from calopd.core.lm_head import score_targets
 from calopd.models.packing import attend, has_kernel, pack
@@ -49,7 +50,8 @@ def packed_attention(device: torch.device) -> dict[str, Any]:
     errors, gradient_errors = [], []
     for rows in packed.rows:
         parts = [t.detach()[:, :, torch.from_numpy(rows).to(device)].float().requires_grad_() for t in (q, k, v)]
-        expected = torch.nn.functional.scaled_dot_product_attention(*parts, is_causal=True, enable_gqa=True)
+        own_q, own_k, own_v = parts
+        expected = scaled_dot_product_attention(own_q, own_k, own_v, is_causal=True, enable_gqa=True)
         expected.square().sum().backward()
         own = out[0, torch.from_numpy(rows).to(device)].float()
         errors.append((own - expected[0].transpose(0, 1)).abs().max().item())

@@ -18,7 +18,7 @@ NEARER = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """What a mistake is, and what to do."""
+    """A mistake, and what to do."""
 
     description: str
     advice: str

@@ -144,7 +144,7 @@ def listening(prepare: Callable[[grpc.aio.Server], None], token: str = "") -> It
 
 @contextmanager
 def teacher_server(engine: TorchScorer, tokens: list[str], token: str = "") -> Iterator[Teacher]:
-    spoiled = SpoiledEngine(engine)
+    spoiled: Any = SpoiledEngine(engine)
     scheduler = Scheduler(spoiled, batch_tokens=4096, max_waiting=64)
     servicer = Servicer(spoiled, scheduler, tokens, LIMITS)
     with listening(lambda server: add_TeacherScorerServicer_to_server(servicer, server), token) as address:
