@@ -8,6 +8,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
@@ -24,8 +26,59 @@ TEXT = (
     "A train leaves at 9:40 and arrives at 12:05. How long does it travel? From 9:40 to 12:00 there are 140 minutes, "
     "and 5 more make 145. Wait, let me check: 20 + 120 + 5 = 145. So the answer is \\boxed{145}."
 )
-TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.25}
-"""Maximum difference per token, in nats, between the batched engine and the plain forward pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How well scores agree with the expected ones, over all tokens of the canary.
+
+    Rounding differs between batch shapes, and in a mixture of experts it sends a few tokens to other experts, which
+    moves their scores by tenths of a nat. A wrong engine moves most tokens, or all of them in proportion.
+    """
+
+    median: float
+    """Median of the absolute differences, in nats."""
+    far_share: float
+    """Share of the tokens that differ by more than `Tolerance.far`."""
+    slope: float
+    """Of the scores against the expected ones, by least squares: about 1 / T for a temperature T."""
+
+    @classmethod
+    def between(cls, scores: np.ndarray, expected: np.ndarray, far: float) -> Self:
+        difference = np.abs(scores - expected)
+        centred = expected - expected.mean()
+        spread = float(centred @ centred)
+        slope = float(centred @ (scores - scores.mean())) / spread if spread > 0 else 1.0
+        return cls(float(np.median(difference)), float(np.mean(difference > far)), slope)
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """Limits of an agreement."""
+
+    median: float
+    far: float
+    far_share: float
+    slope: float
+    """Of the distance from 1."""
+
+    def check(self, found: Agreement) -> None:
+        """Raise UnhealthyTeacher, naming the limit that is exceeded."""
+        if not found.median <= self.median:
+            reason = f"the median token by {found.median:.2g} nats (tolerance {self.median:g})"
+        elif not found.far_share <= self.far_share:
+            reason = f"{found.far_share:.1%} of tokens by more than {self.far:g} nats (tolerance {self.far_share:.0%})"
+        elif not abs(found.slope - 1) <= self.slope:
+            reason = f"all by a factor of {found.slope:.3f} (tolerance {self.slope:g}), as at another temperature"
+        else:
+            return
+        raise UnhealthyTeacher(f"canary scores deviate from those of a plain forward pass, {reason}")
+
+
+TOLERANCE = {
+    torch.float32: Tolerance(median=1e-3, far=1e-3, far_share=0.0, slope=0.01),
+    torch.bfloat16: Tolerance(median=0.05, far=0.5, far_share=0.1, slope=0.05),
+}
 
 
 class Canary:
@@ -43,16 +96,13 @@ class Canary:
 
     async def check(self, scheduler: Scheduler) -> None:
         """Raise UnhealthyTeacher if the scores differ from those at start-up."""
-        deviation = 0.0
+        found = []
         for scored, expected in zip(await scheduler.score(self._sequences, urgent=True), self._expected, strict=True):
-            logprobs = scored.scores.logprobs
-            check_scores(logprobs, len(expected), self._vocabulary_size)
-            deviation = max(deviation, float(np.abs(logprobs - expected).max()))
-        prometheus.canary_deviation.set(deviation)
-        if deviation > self._tolerance:
-            raise UnhealthyTeacher(
-                f"canary scores deviate by {deviation:.2g} nats, more than the tolerance of {self._tolerance:g}"
-            )
+            check_scores(scored.scores.logprobs, len(expected), self._vocabulary_size)
+            found.append(scored.scores.logprobs)
+        agreement = Agreement.between(np.concatenate(found), np.concatenate(self._expected), self._tolerance.far)
+        prometheus.canary_deviation.set(agreement.median)
+        self._tolerance.check(agreement)
 
     async def watch(
         self, scheduler: Scheduler, every: float, report: Callable[[UnhealthyTeacher | None], Awaitable[None]]

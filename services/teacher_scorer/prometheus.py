@@ -27,7 +27,7 @@ canary_healthy = Gauge(
     "calopd_teacher_canary_healthy", "1 if the canary's scores are those of the teacher's start, else 0"
 )
 canary_deviation = Gauge(
-    "calopd_teacher_canary_deviation_nats", "Largest deviation of the canary's last scores from those of the start"
+    "calopd_teacher_canary_deviation_nats", "Median deviation of the canary's last scores from those of the start"
 )
 canary_time = Gauge("calopd_teacher_canary_timestamp_seconds", "Unix time at which the canary was last scored")
 

@@ -2,6 +2,8 @@
 
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Self
 
@@ -10,6 +12,7 @@ import torch
 
 from calopd.config.sections import TeacherSection
 from calopd.core.lm_head import score_targets, tile_shape
+from calopd.core.lm_head.products import project
 from calopd.core.types import ScoreOptions
 from calopd.models.devices import choose_device, choose_dtype
 from calopd.models.loading import load_causal_lm, revision
@@ -102,6 +105,24 @@ class TorchScorer:
     def reference(self, sequence: SequenceToScore) -> np.ndarray:
         self._lm.set_attn_implementation("sdpa")
         tokens = torch.from_numpy(np.concatenate((sequence.prompt_ids, sequence.response_ids)).astype(np.int64))
-        logits = self._lm(input_ids=tokens[None].to(self._device), use_cache=False).logits[0].float()
-        rows = logits.log_softmax(-1)[len(sequence.prompt_ids) - 1 : -1].cpu()
+        with self._float32_head():
+            logits = self._lm(input_ids=tokens[None].to(self._device), use_cache=False).logits[0]
+        rows = logits.float().log_softmax(-1)[len(sequence.prompt_ids) - 1 : -1].cpu()
         return rows.gather(1, tokens[len(sequence.prompt_ids) :, None]).squeeze(1).numpy()
+
+    @contextmanager
+    def _float32_head(self) -> Iterator[None]:
+        """Let the model's own forward pass, and what it does to logits, see float32 products of the LM head."""
+        head = self._lm.lm_head
+        plain = head.forward
+
+        def forward(hidden_BTH: torch.Tensor) -> torch.Tensor:
+            rows = hidden_BTH.flatten(0, 1)
+            out = torch.empty(len(rows), len(head.weight), device=rows.device)
+            return project(rows, head.weight, out).unflatten(0, hidden_BTH.shape[:2])
+
+        head.forward = forward
+        try:
+            yield
+        finally:
+            head.forward = plain

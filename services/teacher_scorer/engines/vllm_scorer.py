@@ -71,8 +71,9 @@ class VllmScorer:
         except ValueError as error:
             raise ConfigError(f"teacher.path = {path!r}: vLLM cannot run it ({str(error).splitlines()[0]})") from None
         installed = self._engine.collective_rpc("install_scorer")[0]
-        log.info("Model Runner %s, %s logits", installed["runner"], "float32" if installed["float32_logits"] else dtype)
-        self.runner = str(installed["runner"])
+        self.runner, self.float32_logits = str(installed["runner"]), bool(installed["float32_logits"])
+        logits = "float32" if self.float32_logits else dtype_name(self.dtype)
+        log.info("teacher %s: Model Runner %s, logits in %s", path, self.runner, logits)
         self._keys = itertools.count()
 
     @classmethod

@@ -42,7 +42,7 @@ def spoil(engine: TorchScorer, how: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "reason"), [("nan", "NaN"), ("uniform", "-ln V"), ("drifted", "canary scores deviate by")]
+    ("how", "reason"), [("nan", "NaN"), ("uniform", "-ln V"), ("drifted", "canary scores deviate")]
 )
 def test_a_teacher_that_goes_bad_is_refused(engine, scheduler, how, reason):
     canary = Canary(engine, IDS)
