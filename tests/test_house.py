@@ -54,6 +54,13 @@ def test_calopd_has_few_entries() -> None:
     assert len(entries) <= MOST_ENTRIES, sorted(entries)
 
 
+def test_no_environment_is_committed() -> None:
+    """A link named .venv in a commit replaces the folder of that name in every clone that pulls it."""
+    command = ["git", "ls-files", ".venv", "build", "runs"]
+    committed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
+    assert committed == [], f"remove them from the commit: git rm -r --cached {' '.join(committed)}"
+
+
 def test_no_source_file_is_long() -> None:
     files = sources("calopd/", "services/", "benchmarks/", "examples/", "tests/", "deploy/", "requirements/")
     long = {str(file): count for file in files if (count := len((ROOT / file).read_text().splitlines())) > MOST_LINES}
