@@ -52,7 +52,7 @@ def _merged(weight: Tensor, down: Tensor, up: Tensor, scale: float) -> Tensor:
     if not isinstance(weight, DTensor) or not isinstance(up, DTensor):
         return merge(weight, down, up, scale)
     assert weight.placements == up.placements
-    rows = merge(_local(weight), _gathered(down, weight.dtype), _local(up), scale)
+    rows = merge(_local(weight), _gathered(down, down.dtype), _local(up), scale)
     return _like(weight, rows)
 
 

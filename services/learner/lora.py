@@ -22,6 +22,8 @@ def add_adapters(lm: nn.Module, settings: LearnerSection) -> None:
         raise ConfigError(f"learner.lora_targets = {settings.lora_targets}: {str(error).splitlines()[0]}") from None
     for name, parameter in lm.named_parameters():
         parameter.requires_grad_("lora_" in name)
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()  # peft gives it the data type of the frozen weight
 
 
 @contextmanager

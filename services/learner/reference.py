@@ -20,9 +20,10 @@ def frozen_reference(config: Config, ranks: Ranks, student: Student) -> Scorer:
     frozen = student
     initial_weights: Callable[[Student], AbstractContextManager[Any]] = adapters_disabled
     if student.lora_scale is None:
-        frozen, initial_weights = load_student(config.student.path, config.learner), nullcontext
-        frozen.requires_grad_(False).eval()
         dtype, offload = choose_dtype(config.learner.compute_dtype, ranks.device), config.learner.offload_optimizer
+        frozen = load_student(config.student.path, config.learner, dtype, frozen=True)
+        initial_weights = nullcontext
+        frozen.requires_grad_(False).eval()
         shard(frozen, ranks.mesh, dtype, offload=offload, compiled=config.learner.compile)
 
     def score(batch: MicroBatch) -> torch.Tensor:

@@ -46,12 +46,18 @@ class Student(nn.Module):
         )
 
 
-def load_student(path: str, settings: LearnerSection) -> Student:
-    """Load the initial student in float32, with adapters if the settings ask for them."""
-    lm = load_causal_lm("student.path", path, torch.float32)
+def load_student(
+    path: str, settings: LearnerSection, compute_dtype: torch.dtype = torch.float32, *, frozen: bool = False
+) -> Student:
+    """Load the initial student, with adapters if the settings ask for them.
+
+    Weights that are trained are float32. Those that are not stay in `compute_dtype`, in which they are used.
+    """
+    lora = settings.lora_rank > 0
+    lm = load_causal_lm("student.path", path, compute_dtype if lora or frozen else torch.float32)
     use_packed_attention("student.path", lm)
     lora_scale = None
-    if settings.lora_rank:
+    if lora:
         add_adapters(lm, settings)
         lora_scale = settings.lora_alpha / settings.lora_rank
     if settings.recompute_activations:

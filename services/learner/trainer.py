@@ -45,11 +45,12 @@ class Trainer:
         self._config, self._ranks = config, ranks
         torch.manual_seed(config.run.seed)
         settings = config.learner
-        self.student = load_student(config.student.path, settings)
+        dtype = choose_dtype(settings.compute_dtype, ranks.device)
+        self.student = load_student(config.student.path, settings, dtype)
         shard(
             self.student,
             ranks.mesh,
-            choose_dtype(settings.compute_dtype, ranks.device),
+            dtype,
             offload=settings.offload_optimizer,
             compiled=settings.compile,
         )

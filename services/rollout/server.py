@@ -14,6 +14,7 @@ from calopd.data.problems import load_all
 from calopd.models.devices import set_threads
 from calopd.models.prompts import Prompts
 from calopd.models.tokenizers import load_tokenizer, stop_ids, vocabulary
+from calopd.planning.workload import longest_rollout
 from calopd.rundir.run_id import read_run_id
 from calopd.transport import auth
 from calopd.transport.queue import open_queue
@@ -47,8 +48,8 @@ async def serve(config: Config) -> None:
     set_threads(rollout.threads)
     tokenizer = load_tokenizer(config.student.path)
     problems = [problem for part in load_all(config.data.train, config.data.heldout) for problem in part]
-    longest = config.data.max_prompt_tokens + max(rollout.max_tokens, config.evaluation.max_tokens) + 1
     stops = stop_ids(config.student.path, tokenizer)
+    longest = longest_rollout(config)
     engine = build_engine(config.student.path, rollout, stop_ids=stops, max_model_len=longest, seed=config.run.seed)
     log.info("sampler: %s", engine.name)
     teacher = TeacherClient(

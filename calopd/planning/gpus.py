@@ -1,0 +1,46 @@
+"""GPUs by name, and the share of their memory that tensors of one process can use.
+
+Memory is what CUDA reports to a process (`torch.cuda.get_device_properties`): about 0.5 GiB less than nvidia-smi shows,
+which is 40,960 and 81,920 MiB for the A100s, 81,559 for H100, 143,771 for H200, 97,871 for H20, 183,359 for B200,
+46,068 for L40S and 24,564 for RTX 4090.
+"""
+
+from dataclasses import dataclass
+
+GIB = 2**30
+
+CONTEXT_GIB = 0.6
+"""CUDA context, kernels and cuBLAS workspaces of one process."""
+NCCL_GIB = 0.8
+"""NCCL's buffers in a process that exchanges tensors with others."""
+FRAGMENTATION = 0.03
+"""Share of the memory that the caching allocator cannot hand out, with expandable segments."""
+
+
+@dataclass(frozen=True, slots=True)
+class GPU:
+    name: str
+    memory_gib: float
+    """Memory that CUDA reports."""
+
+
+def usable_gib(memory_gib: float, processes: int = 1, *, communicates: bool = False) -> float:
+    """Memory of a GPU that is left for the tensors of the processes on it."""
+    reserved = processes * CONTEXT_GIB + (NCCL_GIB if communicates else 0.0)
+    return memory_gib * (1 - FRAGMENTATION) - reserved
+
+
+GPUS = {
+    gpu.name: gpu
+    for gpu in (
+        GPU("a100-40", 39.4),
+        GPU("a100", 79.1),
+        GPU("h100", 79.1),
+        GPU("h200", 139.8),
+        GPU("h20", 95.0),
+        GPU("b200", 178.3),
+        GPU("l40s", 44.4),
+        GPU("4090", 23.6),
+    )
+}
+"""Name, as in `resources.gpu` -> GPU."""

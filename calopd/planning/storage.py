@@ -1,0 +1,61 @@
+"""Sizes outside of the GPUs: policies, checkpoints, memory of the host."""
+
+from calopd.config import Config
+from calopd.planning.learner_memory import adapter_parameters
+from calopd.planning.memory_terms import dtype_bytes
+from calopd.planning.model_shapes import ModelShape, load_shape
+
+OTHER_FILES = 10 * 10**9
+"""Room for logs, trajectories and reports of a run, in bytes."""
+PROCESS_GIB = 4
+"""Memory of the host that a process with CUDA, torch and its libraries needs besides tensors."""
+
+
+def policy_bytes(config: Config) -> int | None:
+    """Bytes of one published policy: the student in the rollout's data type; None if its shape is not known."""
+    shape = load_shape(config.student.path)
+    return None if shape is None else shape.parameters * dtype_bytes(config.rollout.dtype)
+
+
+def policies_bytes(config: Config) -> int | None:
+    """Bytes of all policies that exist at once: those kept, one being written, one that an evaluation may need."""
+    one = policy_bytes(config)
+    evaluated = 1 if config.evaluation.problems else 0
+    return None if one is None else (config.learner.keep_policies + 1 + evaluated) * one
+
+
+def checkpoint_bytes(config: Config) -> int | None:
+    """Bytes of a checkpoint: float32 weights and two moments of what is trained, and frozen weights."""
+    shape = load_shape(config.student.path)
+    if shape is None:
+        return None
+    frozen = dtype_bytes(config.learner.compute_dtype) * shape.parameters if config.learner.lora_rank else 0
+    return frozen + 12 * trained_parameters(config, shape)
+
+
+def trained_parameters(config: Config, shape: ModelShape) -> int:
+    """Parameters that the optimizer changes: all, or those of the adapters."""
+    if not config.learner.lora_rank:
+        return shape.parameters
+    return shape.layers * adapter_parameters(shape, config.learner)
+
+
+def disk_bytes(config: Config) -> int | None:
+    """Bytes that the run directory needs: checkpoints kept and one being written, the exported model, the rest."""
+    shape, checkpoint = load_shape(config.student.path), checkpoint_bytes(config)
+    if shape is None or checkpoint is None:
+        return None
+    return (config.learner.keep_checkpoints + 1) * checkpoint + 4 * shape.parameters + OTHER_FILES
+
+
+def learner_host_bytes(config: Config) -> int | None:
+    """Memory of the host that all ranks of a learner need: the copy of a checkpoint, and a model while it is loaded.
+
+    Every rank loads the whole student in float32 before it keeps its shard.
+    """
+    shape, checkpoint = load_shape(config.student.path), checkpoint_bytes(config)
+    if shape is None or checkpoint is None:
+        return None
+    ranks = config.learner.ranks
+    state = 16 * trained_parameters(config, shape) if config.learner.offload_optimizer else 0
+    return max(checkpoint + state, ranks * 4 * shape.parameters) + ranks * PROCESS_GIB * 2**30
