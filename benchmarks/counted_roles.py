@@ -133,8 +133,9 @@ def _train(config: Config, ranks: FakeRanks, counter: PeakCounter) -> None:
         counter.count(parameter._local_tensor, "parameter")
     sums = StepSums()
     sums.add(kept_trajectories=1.0, kept_tokens=1.0)
+    steps: list[list[list[Trajectory]]] = [[[]], [[], micro_batch(config)]]
     with counter:
-        for step, batches in enumerate(([[]], [[], micro_batch(config)])):
+        for step, batches in enumerate(steps):
             trainer.begin(step)
             for trajectories in batches:
                 counter.phase = f"step {step}, {len(trajectories)} trajectories"

@@ -121,13 +121,13 @@ def _fit(
 
 
 def _spare(own: Need, needed: float, usable: float, left: float, whole: float, memory: float, *, shared: bool) -> float:
-    """What stays free: of the GPU if it is shared, and of the share of an engine that takes one."""
+    """The share that stays free: of the GPU if it is shared, and of the share of an engine that takes one."""
     spare = (usable - needed) / usable if own.share is not None or not shared else 1.0
     return min(spare, (left - taken_gib(own, memory)) / whole) if shared else spare
 
 
 def taken_gib(need: Need, memory: float) -> float:
-    """What a process takes of a GPU: its peak, or the share that it takes at its start."""
+    """Memory of a GPU that a process takes: its peak, or the share that it takes at its start."""
     return need.memory.gib if need.share is None else need.share * memory - CONTEXT_GIB
 
 

@@ -45,7 +45,7 @@ def torch_teacher_memory(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineWork:
-    """What a vLLM engine is configured for."""
+    """The configuration of a vLLM engine."""
 
     gpus: int
     """GPUs that the model is split over."""

@@ -15,7 +15,7 @@ REDUCED = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerWork:
-    """What one rank computes."""
+    """The computation of one rank."""
 
     ranks: int
     """Ranks that the student is sharded over; replicas of these shards on other nodes (HSDP) change nothing."""

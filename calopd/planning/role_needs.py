@@ -21,7 +21,7 @@ Role = Literal["teacher", "rollout", "learner"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """What one kind of process needs on each of its GPUs."""
+    """Memory of one kind of process on each of its GPUs."""
 
     memory: Memory
     share: float | None = None
@@ -65,7 +65,7 @@ def _teacher(config: Config, shape: ModelShape) -> Need:
 
 
 def rollout_work(config: Config) -> EngineWork:
-    """What the rollout's engine is configured for."""
+    """The configuration of the rollout's engine."""
     rollout = config.rollout
     return EngineWork(
         gpus=rollout.tensor_parallel_size,
@@ -93,7 +93,7 @@ def rollout_sequences(config: Config, gpu_gib: float) -> int | None:
 
 
 def learner_work(config: Config) -> LearnerWork:
-    """What a rank of the learner computes."""
+    """The computation of a rank of the learner."""
     return LearnerWork(
         ranks=len(config.placement.learner) or config.learner.ranks,
         tokens=learner_tokens(config),
