@@ -1,0 +1,93 @@
+"""Seconds of the roles by a roofline: FLOPs or bytes divided by what a GPU reaches of its peak."""
+
+from dataclasses import dataclass
+
+from calopd.planning.gpus import GPU
+from calopd.planning.model_shapes import ModelShape
+
+BF16 = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Efficiency:
+    """Shares of a GPU's peak that the roles reach, and the speed of passing policies on.
+
+    Assumptions until they are measured: published figures for vLLM and FSDP on A100 and H100 lie near them.
+    """
+
+    decode_bandwidth: float = 0.6
+    """Share of the memory bandwidth while sampling."""
+    decode_overhead_seconds: float = 0.004
+    """Scheduling and sampling of one token for the whole batch."""
+    prefill: float = 0.5
+    """Share of the bf16 FLOP/s in the teacher's forward pass, and while a prompt is read."""
+    training: float = 0.4
+    """Share of the bf16 FLOP/s in forward and backward passes of the learner."""
+    publish_bytes_per_second: float = 1.5e9
+    """Gathering, writing and hashing of a policy."""
+    load_bytes_per_second: float = 1.5e9
+    """Verifying and loading of a policy by a rollout."""
+
+
+ASSUMED = Efficiency()
+
+
+def active_layer_parameters(shape: ModelShape) -> int:
+    """Weights of a decoder layer that one token is multiplied with."""
+    linear = sum(inputs * outputs for inputs, outputs in shape.linear_sizes.values())
+    if shape.experts:
+        linear += 3 * shape.hidden * shape.active_width + shape.experts * shape.hidden
+    return linear
+
+
+def layer_flops(shape: ModelShape, length: int) -> float:
+    """FLOPs of all decoder layers for one sequence, the forward pass of causal attention included."""
+    linear = 2 * active_layer_parameters(shape) * length
+    return shape.layers * (linear + 2 * shape.attention_width * length**2)
+
+
+def head_flops(shape: ModelShape, rows: int) -> float:
+    return 2 * shape.embedding_parameters * rows
+
+
+def scoring_seconds(shape: ModelShape, gpu: GPU, prompts: list[int], response: int, efficiency: Efficiency) -> float:
+    """One teacher's time for one response under contexts with these prompt lengths."""
+    flops = sum(layer_flops(shape, prompt + response) + head_flops(shape, response) for prompt in prompts)
+    return flops / (gpu.tflops * 1e12 * efficiency.prefill)
+
+
+def learning_seconds(shape: ModelShape, gpu: GPU, prompt: int, response: int, efficiency: Efficiency) -> float:
+    """One rank's time for one trajectory: forward, backward (twice the forward) and recomputation of the layers."""
+    flops = 4 * layer_flops(shape, prompt + response) + 3 * head_flops(shape, response)
+    return flops / (gpu.tflops * 1e12 * efficiency.training)
+
+
+def optimizer_seconds(shape: ModelShape, gpu: GPU, ranks: int, efficiency: Efficiency) -> float:
+    """Time of AdamW: it reads and writes masters and moments and reads gradients, 28 bytes per parameter."""
+    return 28 * shape.parameters / ranks / (gpu.bandwidth_gb * 1e9 * efficiency.decode_bandwidth)
+
+
+def decode_seconds(
+    shape: ModelShape, gpu: GPU, sequences: int, cached_tokens: float, efficiency: Efficiency, gpus: int = 1
+) -> float:
+    """Time of one more token for each running sequence: weights and KV cache are read once, or FLOPs bound it."""
+    weights = shape.layers * active_bytes(shape, sequences) + shape.embedding_parameters * BF16
+    read = weights + shape.kv_bytes(BF16) * cached_tokens
+    bandwidth = gpus * gpu.bandwidth_gb * 1e9 * efficiency.decode_bandwidth
+    flops = sequences * (2 * shape.layers * active_layer_parameters(shape) + head_flops(shape, 1))
+    compute = gpus * gpu.tflops * 1e12 * efficiency.prefill
+    return max(read / bandwidth, flops / compute) + efficiency.decode_overhead_seconds
+
+
+def active_bytes(shape: ModelShape, sequences: int) -> float:
+    """Bytes of a layer that a batch reads: of a mixture, the experts that any of its tokens chooses."""
+    if not shape.experts:
+        return shape.layer_parameters * BF16
+    chosen = 1 - (1 - shape.experts_per_token / shape.experts) ** sequences
+    attention = active_layer_parameters(shape) - 3 * shape.hidden * shape.active_width
+    return (attention + chosen * shape.experts * 3 * shape.hidden * shape.intermediate) * BF16
+
+
+def prefill_seconds(shape: ModelShape, gpu: GPU, tokens: int, efficiency: Efficiency, gpus: int = 1) -> float:
+    """Time to read a prompt, or to recompute a preempted sequence."""
+    return layer_flops(shape, tokens) / (gpus * gpu.tflops * 1e12 * efficiency.prefill)

@@ -1,0 +1,153 @@
+"""Every split of the GPUs over the three roles, simulated; the fastest that fits comes first."""
+
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from calopd.config import Config
+from calopd.core.errors import ConfigError
+from calopd.planning.fits import RoleFit, role_fits
+from calopd.planning.gpus import GIB, GPU
+from calopd.planning.lengths import draw_lengths
+from calopd.planning.model_shapes import ModelShape, load_shape
+from calopd.planning.rates import (
+    ASSUMED,
+    BF16,
+    Efficiency,
+    decode_seconds,
+    learning_seconds,
+    optimizer_seconds,
+    prefill_seconds,
+    scoring_seconds,
+)
+from calopd.planning.step_simulation import Replica, StepModel, StepTimes
+
+PROMPT_TOKENS = 200
+"""Mean length of a prompt of DAPO-Math in Qwen3's tokens, with system turn and template."""
+INTERVENTION_TOKENS = 40
+ENGINE_GIB = 3.0
+"""Activations and CUDA graphs of vLLM beside weights and KV cache."""
+STEPS = 2
+"""Steps that are simulated, with lengths of their own; the mean counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A split of the GPUs, with its predicted times."""
+
+    teacher: int
+    rollout: int
+    learner: int
+    strict: StepTimes
+    stale: StepTimes
+    phases: float
+    fits: tuple[RoleFit, ...]
+
+    @property
+    def fits_all(self) -> bool:
+        return all(fit.fits for fit in self.fits)
+
+    def toml(self, gpu: str) -> str:
+        """The section of a configuration that asks for this split."""
+        count = self.teacher + self.rollout + self.learner
+        roles = f"teacher = {self.teacher}\nrollout = {self.rollout}\nlearner = {self.learner}"
+        return f'[resources]\ngpu = "{gpu}"\nhost_gpus = {count}\n{roles}'
+
+
+def with_split(config: Config, gpu: str, teacher: int, rollout: int, learner: int) -> Config:
+    """The configuration with another split."""
+    values = tomllib.loads(config.to_toml())
+    count = teacher + rollout + learner
+    values["resources"] = {
+        "gpu": gpu, "host_gpus": count, "teacher": teacher, "rollout": rollout, "learner": learner,
+    }  # fmt: skip
+    for role, key in (("teacher", "replicas"), ("rollout", "replicas"), ("learner", "ranks")):
+        values.get(role, {}).pop(key, None)
+    return Config.model_validate(values)
+
+
+def plan_splits(config: Config, gpu: GPU, count: int, efficiency: Efficiency = ASSUMED) -> list[Split]:
+    """All splits of `count` GPUs, those that fit first, the fastest first."""
+    student, teacher = shapes(config)
+    replica = _replica(config, student, gpu, efficiency)
+    lengths = [draw_lengths(config.learner.trajectories, s, limit=config.rollout.max_tokens) for s in range(STEPS)]
+    splits = []
+    for teachers, rollouts, learners in _splits(count, config):
+        model = step_model(config, student, teacher, gpu, (teachers, rollouts, learners), replica, efficiency)
+        splits.append(
+            Split(
+                teachers,
+                rollouts,
+                learners,
+                _mean([model.strict(step) for step in lengths]),
+                _mean([model.stale(step) for step in lengths]),
+                sum(model.phases(step) for step in lengths) / STEPS,
+                role_fits(with_split(config, gpu.name, teachers, rollouts, learners), gpu.memory_gib),
+            )
+        )
+    return sorted(splits, key=lambda split: (not split.fits_all, split.strict.step))
+
+
+def shapes(config: Config) -> tuple[ModelShape, ModelShape]:
+    """The shapes of student and teacher."""
+    found = []
+    for key, path in (("student.path", config.student.path), ("teacher.path", config.teacher.path)):
+        shape = load_shape(path)
+        if shape is None:
+            raise ConfigError(
+                f"{key} = {path!r}: the shape of this model is not known here. Download it first (`calopd download`), "
+                "or name a directory with its config.json"
+            )
+        found.append(shape)
+    return found[0], found[1]
+
+
+def step_model(
+    config: Config,
+    student: ModelShape,
+    teacher: ModelShape,
+    gpu: GPU,
+    split: tuple[int, int, int],
+    replica: Replica,
+    efficiency: Efficiency = ASSUMED,
+) -> StepModel:
+    """The times of a split's processes on this GPU."""
+    teachers, rollouts, learners = split
+    contexts = config.method.scored_contexts()
+    prompts = [PROMPT_TOKENS + (INTERVENTION_TOKENS if number else 0) for number in range(len(contexts))]
+    policy, split_over = student.weight_bytes(BF16), config.teacher.tensor_parallel_size
+    return StepModel(
+        replica=replica,
+        rollouts=rollouts // config.rollout.tensor_parallel_size,
+        teachers=teachers // split_over,
+        ranks=learners,
+        scoring=lambda tokens: scoring_seconds(teacher, gpu, prompts, tokens, efficiency) / split_over,
+        learning=lambda tokens: learning_seconds(student, gpu, PROMPT_TOKENS, tokens, efficiency),
+        optimizer=optimizer_seconds(student, gpu, learners, efficiency),
+        publish=policy / efficiency.publish_bytes_per_second + policy / efficiency.load_bytes_per_second,
+    )
+
+
+def _replica(config: Config, student: ModelShape, gpu: GPU, efficiency: Efficiency) -> Replica:
+    """One rollout on this GPU."""
+    gpus, share = config.rollout.tensor_parallel_size, config.rollout.gpu_memory_utilization
+    room = gpus * gpu.memory_gib * share - student.weight_bytes(BF16) / GIB - ENGINE_GIB
+    return Replica(
+        max_sequences=config.rollout.max_in_flight,
+        capacity_tokens=max(1, int(room * GIB / student.kv_bytes(BF16))),
+        prompt_tokens=PROMPT_TOKENS,
+        token_seconds=lambda running, cached: decode_seconds(student, gpu, running, cached, efficiency, gpus),
+        prefill_seconds=lambda tokens: prefill_seconds(student, gpu, tokens, efficiency, gpus),
+    )
+
+
+def _splits(count: int, config: Config) -> Iterator[tuple[int, int, int]]:
+    """Numbers of GPUs of teachers, rollouts and learner, multiples of what one process of each needs."""
+    for teacher in range(config.teacher.tensor_parallel_size, count, config.teacher.tensor_parallel_size):
+        for rollout in range(config.rollout.tensor_parallel_size, count - teacher, config.rollout.tensor_parallel_size):
+            yield teacher, rollout, count - teacher - rollout
+
+
+def _mean(steps: list[StepTimes]) -> StepTimes:
+    columns = zip(*((s.step, s.rollout, s.teacher, s.learner, s.publish) for s in steps), strict=True)
+    return StepTimes(*(sum(column) / len(steps) for column in columns))

@@ -1,0 +1,142 @@
+"""Simulation of a step: rollouts sample, teachers score and the learner learns as soon as a response is complete."""
+
+import functools
+import heapq
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+CHUNK = 128
+"""Tokens that are simulated at once while nothing else changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Seconds of a step, and the busy seconds of the busiest process of each role."""
+
+    step: float
+    rollout: float
+    teacher: float
+    learner: float
+    """Optimizer step included."""
+    publish: float
+    """From the optimizer step to the first token of the new policy."""
+
+    @property
+    def busiest(self) -> float:
+        return max(self.rollout, self.teacher, self.learner)
+
+
+@dataclass(slots=True)
+class _Sequence:
+    index: int
+    length: int
+    done: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """One rollout: its limits, and the times of its engine."""
+
+    max_sequences: int
+    capacity_tokens: int
+    """Tokens that the KV cache holds."""
+    prompt_tokens: int
+    token_seconds: Callable[[int, float], float]
+    """(running sequences, cached tokens) -> seconds until each has one more token."""
+    prefill_seconds: Callable[[int], float]
+
+
+@functools.lru_cache(maxsize=256)
+def sample_times(replica: Replica, lengths: tuple[int, ...]) -> tuple[list[float], int]:
+    """When each response of one rollout is complete, and how often one was preempted for want of KV cache."""
+    waiting = deque(_Sequence(index, length) for index, length in enumerate(lengths))
+    running: list[_Sequence] = []
+    finished = [0.0] * len(lengths)
+    clock, preempted = 0.0, 0
+    prompt = replica.prompt_tokens
+    while waiting or running:
+        cached = sum(prompt + s.done for s in running)
+        while (
+            waiting
+            and len(running) < replica.max_sequences
+            and (not running or cached + prompt + waiting[0].done + len(running) < replica.capacity_tokens)
+        ):
+            sequence = waiting.popleft()
+            clock += replica.prefill_seconds(prompt + sequence.done)
+            cached += prompt + sequence.done
+            running.append(sequence)
+        room = (replica.capacity_tokens - cached) // len(running)
+        tokens = min(CHUNK, room, *(s.length - s.done for s in running))
+        if tokens < 1 and len(running) > 1:
+            waiting.appendleft(running.pop())
+            preempted += 1
+            continue
+        tokens = max(1, tokens)
+        clock += tokens * replica.token_seconds(len(running), cached + tokens * len(running) / 2)
+        for sequence in running:
+            sequence.done += tokens
+            if sequence.done >= sequence.length:
+                finished[sequence.index] = clock
+        running = [s for s in running if s.done < s.length]
+    return finished, preempted
+
+
+def serve(arrivals: Sequence[tuple[float, float]], servers: int) -> tuple[list[float], float]:
+    """First come, first served: (arrival, seconds) -> when each is done, and the busy seconds of the busiest server."""
+    free = [(0.0, server) for server in range(servers)]
+    busy = [0.0] * servers
+    done = [0.0] * len(arrivals)
+    for index in sorted(range(len(arrivals)), key=lambda i: arrivals[i][0]):
+        arrival, seconds = arrivals[index]
+        available, server = heapq.heappop(free)
+        done[index] = max(available, arrival) + seconds
+        busy[server] += seconds
+        heapq.heappush(free, (done[index], server))
+    return done, max(busy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepModel:
+    """All that a step's time depends on."""
+
+    replica: Replica
+    rollouts: int
+    teachers: int
+    ranks: int
+    scoring: Callable[[int], float]
+    """Response tokens -> seconds of a teacher, all contexts."""
+    learning: Callable[[int], float]
+    """Response tokens -> seconds of a rank."""
+    optimizer: float
+    publish: float
+
+    def strict(self, lengths: Sequence[int]) -> StepTimes:
+        """Strictly on-policy: the next step begins when the new policy is loaded."""
+        sampled = self._sampled(lengths)
+        scored, teacher = serve([(at, self.scoring(n)) for at, n in zip(sampled, lengths, strict=True)], self.teachers)
+        learned, learner = serve([(at, self.learning(n)) for at, n in zip(scored, lengths, strict=True)], self.ranks)
+        end = max(learned) + self.optimizer + self.publish
+        return StepTimes(end, max(sampled), teacher, learner + self.optimizer, self.publish)
+
+    def stale(self, lengths: Sequence[int]) -> StepTimes:
+        """Staleness 1, in the long run: rollouts never wait, so the busiest role sets the pace."""
+        times = self.strict(lengths)
+        # Two more steps behind the first: the sequences of the next step fill the places of those that ended.
+        rollout = (max(self._sampled([*lengths] * 3)) - max(self._sampled(lengths))) / 2
+        pace = max(rollout, times.teacher, times.learner + self.publish)
+        return StepTimes(pace, rollout, times.teacher, times.learner, self.publish)
+
+    def phases(self, lengths: Sequence[int]) -> float:
+        """The same roles one after the other: all responses, then all scores, then all gradients."""
+        _, teacher = serve([(0.0, self.scoring(n)) for n in lengths], self.teachers)
+        _, learner = serve([(0.0, self.learning(n)) for n in lengths], self.ranks)
+        return max(self._sampled(lengths)) + teacher + learner + self.optimizer + self.publish
+
+    def _sampled(self, lengths: Sequence[int]) -> list[float]:
+        out = [0.0] * len(lengths)
+        for replica in range(self.rollouts):
+            share = range(replica, len(lengths), self.rollouts)
+            for index, at in zip(share, sample_times(self.replica, tuple(lengths[i] for i in share))[0], strict=True):
+                out[index] = at
+        return out

@@ -1,0 +1,106 @@
+"""The plan of a step: lengths, queues, preemption, and the choice of a split."""
+
+import statistics
+import tomllib
+from pathlib import Path
+
+import pytest
+from calopd.planning.gpus import GPUS
+
+from calopd.config import load_config
+from calopd.planning.lengths import draw_lengths
+from calopd.planning.plan_tables import paper_minutes
+from calopd.planning.splits import plan_splits, with_split
+from calopd.planning.step_simulation import Replica, StepModel, sample_times, serve
+from tests.services.processes import ROOT
+
+CONFIG = ROOT / "configs" / "qwen3-4b-to-1.7b.toml"
+
+
+def replica(capacity: int = 10**9, most: int = 10**9) -> Replica:
+    """One second per token, whatever runs beside it."""
+    return Replica(
+        max_sequences=most,
+        capacity_tokens=capacity,
+        prompt_tokens=10,
+        token_seconds=lambda running, cached: 1.0,
+        prefill_seconds=lambda tokens: 0.0,
+    )
+
+
+def test_lengths_are_those_of_the_paper() -> None:
+    lengths = draw_lengths(4_096, 0)
+    assert statistics.mean(lengths) == pytest.approx(9_270, rel=0.01)
+    assert statistics.median(lengths) == pytest.approx(7_758, rel=0.01)
+    assert max(lengths) == 16_384
+    assert max(draw_lengths(64, 0, limit=1_000)) == 1_000
+    assert draw_lengths(64, 1) != draw_lengths(64, 2)
+    assert statistics.mean(draw_lengths(64, 3)) == pytest.approx(9_270, rel=0.03), "a small step has the mean too"
+
+
+def test_responses_are_complete_at_their_length() -> None:
+    assert sample_times(replica(), (5, 300, 40)) == ([5.0, 300.0, 40.0], 0)
+
+
+def test_a_full_engine_lets_the_next_response_wait() -> None:
+    finished, _ = sample_times(replica(most=1), (5, 7))
+    assert finished == [5.0, 12.0]
+
+
+def test_a_full_cache_preempts_and_loses_no_token() -> None:
+    finished, preempted = sample_times(replica(capacity=150), (100, 100))
+    assert preempted > 0
+    assert finished[0] == 100.0
+    assert 100.0 < finished[1] <= 200.0
+
+
+def test_first_come_first_served() -> None:
+    done, busy = serve([(0.0, 2.0), (1.0, 2.0), (1.5, 1.0)], 1)
+    assert done == [2.0, 4.0, 5.0]
+    assert busy == 5.0
+    assert serve([(0.0, 2.0), (1.0, 2.0), (1.5, 1.0)], 2)[0] == [2.0, 3.0, 3.0]
+
+
+def test_roles_overlap_in_a_strict_step_and_do_not_in_phases() -> None:
+    lengths = draw_lengths(32, 0, limit=400)
+    model = StepModel(
+        replica=replica(),
+        rollouts=2,
+        teachers=1,
+        ranks=1,
+        scoring=lambda tokens: tokens / 40,
+        learning=lambda tokens: tokens / 40,
+        optimizer=1.0,
+        publish=2.0,
+    )
+    strict, phases = model.strict(lengths), model.phases(lengths)
+    assert strict.busiest < strict.step < phases
+    assert phases == pytest.approx(max(lengths) + strict.teacher + strict.learner + 2.0)
+    assert model.stale(lengths).step <= strict.step
+
+
+def test_the_best_split_fits_and_is_a_configuration() -> None:
+    config = load_config(CONFIG)
+    splits = plan_splits(config, GPUS["h100"], 8)
+    assert len(splits) == 21
+    best = splits[0]
+    assert best.fits_all
+    assert best.strict.step == min(split.strict.step for split in splits if split.fits_all)
+    section = tomllib.loads(best.toml("h100"))["resources"]
+    chosen = with_split(config, "h100", best.teacher, best.rollout, best.learner)
+    assert chosen.resources.model_dump(exclude_none=True) == section
+    assert len(chosen.placement.rollouts) == best.rollout
+
+
+def test_more_or_faster_gpus_never_make_a_step_longer() -> None:
+    config = load_config(CONFIG)
+    four, eight = (plan_splits(config, GPUS["h100"], count)[0].strict.step for count in (4, 8))
+    assert eight < four
+    assert plan_splits(config, GPUS["h20"], 8)[0].strict.step > eight
+
+
+def test_the_papers_minutes_are_of_its_pairs_and_methods_only(tmp_path: Path) -> None:
+    assert paper_minutes(load_config(CONFIG)) == 14.90
+    assert paper_minutes(load_config(CONFIG, ["method.name=opd"])) == 18.80
+    assert paper_minutes(load_config(CONFIG, ["method.name=eopd"])) is None
+    assert paper_minutes(load_config(ROOT / "configs" / "demo.toml")) is None
