@@ -5,9 +5,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from calopd.planning.gpus import GPUS
 
 from calopd.config import load_config
+from calopd.planning.gpus import GPUS
 from calopd.planning.lengths import draw_lengths
 from calopd.planning.plan_tables import paper_minutes
 from calopd.planning.splits import plan_splits, with_split
