@@ -89,8 +89,8 @@ def test_the_papers_pairs_differ_in_their_models_and_batch_sizes_only() -> None:
     small, middle, large = (pair(name) for name in ("qwen3-4b-to-1.7b", "qwen3-30b-to-4b", "qwen3-30b-to-8b"))
     assert (small.student.path, small.teacher.path) == ("Qwen/Qwen3-1.7B", "Qwen/Qwen3-4B-Thinking-2507")
     assert (small.teacher.batch_tokens, middle.teacher.batch_tokens) == (65_536, 32_768)
-    assert (middle.learner.micro_batch_tokens, large.learner.micro_batch_tokens) == (32_768, 20_480)
     for config in (small, middle, large):
+        assert config.learner.micro_batch_tokens == 32_768
         same = config.rollout.model_copy(update={"replicas": small.rollout.replicas})
         assert (config.data, config.method, same) == (small.data, small.method, small.rollout)
         assert (config.learner.compute_dtype, config.teacher.dtype) == ("auto", "auto")
