@@ -23,6 +23,7 @@ from transformers import AutoModelForCausalLM, PretrainedConfig, Qwen3Config, Qw
 from calopd.config import load_config
 from calopd.core.lm_head import score_sharded, tile_shape
 from calopd.core.types import Sampling, ScoreOptions
+from calopd.doctor import gpu_facts
 from calopd.models import packing
 from services.learner import optimizer, student
 from services.learner.trainer import Trainer
@@ -151,6 +152,16 @@ def learner(*settings: str, mesh: tuple[int, ...] = (RANKS,)) -> list[str]:
     return found
 
 
+def report_facts() -> list[str]:
+    """The measurements of `calopd doctor --report`; a compiled kernel is none of fake tensors."""
+    measured = {name: fact for name, fact in gpu_facts.FACTS.items() if name != "compiled_kernel"}
+    with patch.object(gpu_facts, "FACTS", measured), patch.object(gpu_facts, "VOCABULARY", 512), fake_cuda():
+        facts = gpu_facts.measure(torch.device("cuda"))
+    wrong = [f"{name}: {value}" for name, value in facts.items() if str(value).startswith("error")]
+    kernel = facts["packed_attention"]
+    return wrong or ([] if kernel["kernel"] == "varlen_attn" else [f"attention runs in {kernel['kernel']}"])
+
+
 Case = Callable[[], list[str]]
 Plant = Callable[..., AbstractContextManager[Any]]
 
@@ -187,6 +198,7 @@ OTHERS: dict[str, Case] = {
     "learner on two nodes": partial(learner, mesh=(2, RANKS // 2)),
     "learner with a frozen copy": partial(learner, "method.name=exopd", "learner.lora_rank=0"),
     "sampler": sampler,
+    "facts of a report": report_facts,
 }
 HEAD: dict[str, Case] = {"split head": split_head}
 PLANTS: dict[str, tuple[dict[str, Case], Plant]] = {
