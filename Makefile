@@ -19,7 +19,7 @@ GPU := build/gpu
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-gpu demo demo-models test test-fast golden lint type proto proto-check docs docs-check bench bench-packing bench-answers bench-teacher load-teacher bench-tsd lock clean
-.PHONY: up up-cpu down dashboards k8s-render test-deploy test-compose test-fresh test-gpu
+.PHONY: up up-cpu down compose dashboards k8s-render test-deploy test-compose test-fresh test-gpu
 
 help: ## list all targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -94,8 +94,12 @@ bench-teacher: $(READY) ## compare the teacher with transformers, vLLM and a low
 load-teacher: $(READY) ## load test: 64 clients on two teachers for two minutes, with cancellations, SIGTERM and memory checks
 	$(BIN)/python -m benchmarks.teacher_load
 
-up: .env ## start the whole system in containers on this host's 8 GPUs
-	$(COMPOSE) up -d --build
+up: .env ## start the whole system in containers on this host's GPUs, as [resources] of CONFIG in .env places them
+	$(COMPOSE) build
+	@$(COMPOSE) run --rm --no-deps -T --user "$$(id -u):$$(id -g)" -v "$(CURDIR):/src:ro" -w /src models \
+	  python -m deploy.docker.compose "$${CONFIG:-$$(sed -n 's/^CONFIG=//p' .env)}" > .override.yml \
+	  && mv .override.yml docker-compose.override.yml || { rm -f .override.yml; exit 1; }
+	$(COMPOSE) up -d
 	@echo "Grafana: http://127.0.0.1:$${GRAFANA_PORT:-3000} (admin, GRAFANA_PASSWORD of .env); logs: $(COMPOSE) logs -f learner"
 
 up-cpu: .env ## start the demo in containers, without GPUs
@@ -103,7 +107,7 @@ up-cpu: .env ## start the demo in containers, without GPUs
 	@echo "Grafana: http://127.0.0.1:$${GRAFANA_PORT:-3000} (admin, GRAFANA_PASSWORD of .env); logs: $(COMPOSE) $(ON_CPU) logs -f learner-cpu"
 
 down: .env ## stop the containers; the volumes keep runs, models and metrics
-	$(COMPOSE) $(ON_CPU) --profile gpu down --remove-orphans
+	$(COMPOSE) $(ON_CPU) -f docker-compose.override.yml down --remove-orphans
 
 .env: | .env.example
 	@umask 077; for name in CALOPD_TOKEN REDIS_PASSWORD GRAFANA_PASSWORD; do \
@@ -112,6 +116,9 @@ down: .env ## stop the containers; the volumes keep runs, models and metrics
 
 dashboards: $(READY) ## generate the Grafana dashboards and the rules for the Prometheus operator
 	$(BIN)/python -m deploy.monitoring.grafana.dashboards
+
+compose: $(READY) ## write docker-compose.override.yml for the default pair
+	$(BIN)/python -m deploy.docker.compose > .override.yml && mv .override.yml docker-compose.override.yml
 
 k8s-render: deploy/k8s/secrets/secrets.env ## render the manifests of every overlay into build/k8s/
 	@mkdir -p build/k8s

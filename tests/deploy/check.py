@@ -20,6 +20,7 @@ from typing import Any
 
 import yaml
 
+from calopd.config import load_config
 from tests.deploy import manifests, promql
 
 ROOT = Path(__file__).parents[2]
@@ -29,6 +30,10 @@ KUBERNETES = ("1.31", "1.37")
 OPERATORS = {"monitoring.coreos.com/v1", "cert-manager.io/v1"}
 """Kinds of operators: no validator here knows their schemas."""
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE", "VLLM_CACHE_ROOT")
+COMPOSE_FILES = ("docker-compose.yml", "docker-compose.override.yml")
+"""Files that `docker compose` reads if no other is named."""
+SET_BY_MAKE = {"CALOPD_VERSION", "REVISION", "TORCH_INDEX", "PIP_EXTRA_INDEX_URL", "DEMO_CONFIG"}
+READ_BY_MAKE = {"CONFIG"}
 SECRETS = {"CALOPD_TOKEN": "token", "REDIS_PASSWORD": "password", "GRAFANA_PASSWORD": "password"}
 
 
@@ -62,7 +67,7 @@ def dockerfile(root: Path) -> Iterator[str]:
 
 
 def compose_schema(root: Path) -> Iterator[str]:
-    files = ["docker-compose.yml", "docker-compose.cpu.yml", "deploy/docker/roles.yml"]
+    files = [*COMPOSE_FILES, "docker-compose.cpu.yml", "deploy/docker/roles.yml"]
     code, said = run([tool("check-jsonschema"), "--builtin-schema", "vendor.compose-spec", *files], root)
     if code:
         yield said
@@ -78,31 +83,49 @@ def compose_config(root: Path) -> Iterator[str]:
     """All combinations load, and none does without its secrets."""
     command = compose_command()
     on_cpu = ["-f", "docker-compose.yml", "-f", "docker-compose.cpu.yml"]
-    for files, profiles in itertools.product(([], on_cpu), ([], ["--profile", "gpu"])):
-        code, said = run([*command, *files, *profiles, "config", "-q"], root, **SECRETS)
+    for files in ([], on_cpu, [*on_cpu, "-f", "docker-compose.override.yml"]):
+        code, said = run([*command, *files, "config", "-q"], root, **SECRETS)
         if code:
-            yield f"{' '.join(files + profiles)}: {said}"
+            yield f"{' '.join(files)}: {said}"
     code, _ = run([*command, "config", "-q"], root, CALOPD_TOKEN="", REDIS_PASSWORD="", GRAFANA_PASSWORD="")
     if not code:
         yield "docker-compose.yml loads although its secrets are not set"
 
 
 def compose_gpus(root: Path) -> Iterator[str]:
-    services = yaml.safe_load((root / "docker-compose.yml").read_text())["services"]
-    reserved = [
-        device
-        for service in services.values()
-        for entry in service.get("deploy", {}).get("resources", {}).get("reservations", {}).get("devices", [])
-        for device in entry["device_ids"]
+    """The GPU roles are placed as [resources] of their configuration says, and no GPU is reserved by two of them."""
+    services = yaml.safe_load((root / "docker-compose.override.yml").read_text())["services"]
+    mounted = services["learner"]["volumes"][0].removesuffix(":/etc/calopd/run.toml:ro")
+    placement = load_config(root / mounted, environ={}).placement
+    placed = {f"teacher-{number}": group for number, group in enumerate(placement.teachers)}
+    placed |= {f"rollout-{number}": group for number, group in enumerate(placement.rollouts)}
+    placed["learner"] = placement.learner
+    reserved = {name: devices for name, service in services.items() if (devices := _reserved(service))}
+    if reserved != placed:
+        yield f"docker-compose.override.yml reserves the GPUs {reserved}, [resources] of {mounted} says {placed}"
+    times = Counter(gpu for group in placed.values() for gpu in group)
+    yield from (f"{mounted} places two processes on GPU {gpu}" for gpu, count in times.items() if count > 1)
+    ranks = services["learner"]["environment"]["PET_NPROC_PER_NODE"]
+    if ranks != str(len(placement.learner)):
+        yield f"the learner has {ranks} ranks on {len(placement.learner)} GPUs"
+
+
+def _reserved(service: dict[str, Any]) -> tuple[int, ...]:
+    entries = service.get("deploy", {}).get("resources", {}).get("reservations", {}).get("devices", [])
+    return tuple(int(device) for entry in entries for device in entry["device_ids"])
+
+
+def compose_variables(root: Path) -> Iterator[str]:
+    """.env.example explains every variable of the compose files, and no other."""
+    texts = [
+        (root / file).read_text() for file in (*COMPOSE_FILES, "docker-compose.cpu.yml", "deploy/docker/roles.yml")
     ]
-    defaults = sorted(int(device.partition(":-")[2].rstrip("}")) for device in reserved)
-    if defaults != list(range(8)):
-        yield f"docker-compose.yml reserves the GPUs {defaults} by default, not 0 to 7"
+    used = {name for text in texts for name in re.findall(r"\$\{(\w+)", text)} - SET_BY_MAKE
     example = (root / ".env.example").read_text()
-    for device in reserved:
-        name = device[2:].partition(":-")[0]
-        if f"\n{name}=" not in example:
-            yield f".env.example does not speak of {name}"
+    explained = set(re.findall(r"\b[A-Z][A-Z_]{3,}\b", example))
+    yield from (f".env.example does not explain {name}" for name in sorted(used - explained))
+    given = set(re.findall(r"^([A-Z_]+)=", example, re.MULTILINE)) - READ_BY_MAKE
+    yield from (f".env.example sets {name}, which no compose file uses" for name in sorted(given - used))
 
 
 def compiler_caches(root: Path) -> Iterator[str]:
@@ -139,6 +162,10 @@ def kubernetes(root: Path) -> Iterator[str]:
         yield from (f"{overlay}: {fault}" for fault in manifests.faults(objects))
         if overlay == "gpu-8" and manifests.gpus(objects) != 8:
             yield f"gpu-8 asks for {manifests.gpus(objects)} GPUs"
+        chosen = root / "configs" / manifests.chosen_config(objects)
+        if overlay != "cpu-demo" and chosen.is_file():
+            placement = load_config(chosen, environ={}).placement
+            yield from (f"{overlay}: {fault}" for fault in manifests.misplaced(objects, placement))
 
 
 def kubernetes_schema(root: Path) -> Iterator[str]:
@@ -230,8 +257,8 @@ def runbook(root: Path) -> Iterator[str]:
 
 
 CHECKS: tuple[Callable[[Path], Iterator[str]], ...] = (
-    dockerfile, compose_schema, compose_config, compose_gpus, compiler_caches, kubernetes, kubernetes_schema, rules,
-    dashboard_types, dashboard_layout, metric_names, runbook,
+    dockerfile, compose_schema, compose_config, compose_gpus, compose_variables, compiler_caches, kubernetes,
+    kubernetes_schema, rules, dashboard_types, dashboard_layout, metric_names, runbook,
 )  # fmt: skip
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
+from calopd.config.placement import Placement
+
 Object = dict[str, Any]
 
 SERVED = {
@@ -193,3 +195,34 @@ def gpus(objects: list[Object]) -> int:
         each = sum(int(c.get("resources", {}).get("limits", {}).get("nvidia.com/gpu", 0)) for c in containers(pod))
         total += copies * each
     return total
+
+
+def chosen_config(objects: list[Object]) -> str:
+    """The file of configs/ that the learner reads."""
+    learner = _workload(objects, "learner")
+    volumes = learner["spec"]["template"]["spec"]["volumes"]
+    (items,) = (volume["configMap"]["items"] for volume in volumes if volume["name"] == "config")
+    return str(next(item["key"] for item in items if item["path"] == "run.toml"))
+
+
+def misplaced(objects: list[Object], placement: Placement) -> Iterator[str]:
+    """Replicas, ranks and GPUs that differ from the [resources] of the configuration."""
+    for role, groups in (("teacher", placement.teachers), ("rollout", placement.rollouts)):
+        thing = _workload(objects, role)
+        found = (thing["spec"]["replicas"], _gpus_of(thing))
+        if found != (len(groups), len(groups[0])):
+            yield f"{found[0]} {role}s with {found[1]} GPUs each, [resources] says {len(groups)} with {len(groups[0])}"
+    learner = _workload(objects, "learner")
+    args = learner["spec"]["template"]["spec"]["containers"][0]["args"]
+    ranks = next(int(arg.partition("=")[2]) for arg in args if arg.startswith("--nproc-per-node="))
+    if (ranks, _gpus_of(learner)) != (len(placement.learner), len(placement.learner)):
+        yield f"{ranks} ranks on {_gpus_of(learner)} GPUs of a node, [resources] says {len(placement.learner)}"
+
+
+def _workload(objects: list[Object], role: str) -> Object:
+    return next(thing for thing, _ in pods(objects) if thing["metadata"]["name"] == role)
+
+
+def _gpus_of(thing: Object) -> int:
+    limits = thing["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
+    return int(limits.get("nvidia.com/gpu", 0))

@@ -9,10 +9,15 @@ import pytest
 import yaml
 
 from calopd.config import load_config
+from calopd.core.errors import ConfigError
+from deploy.docker import compose
 from deploy.monitoring.grafana import dashboards
 from tests.deploy import check, promql
 
-WITHOUT_TOOLS = (check.compose_gpus, check.compiler_caches, check.dashboard_layout, check.metric_names, check.runbook)
+WITHOUT_TOOLS = (
+    check.compose_gpus, check.compose_variables, check.compiler_caches, check.dashboard_layout, check.metric_names,
+    check.runbook,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("looks", WITHOUT_TOOLS, ids=lambda looks: looks.__name__)
@@ -25,6 +30,34 @@ def test_what_is_made_is_as_its_source_says() -> None:
     made: dict[Path, str] = dashboards.files()  # type: ignore[attr-defined]  # a folder has its name
     for file, text in made.items():
         assert file.read_text() == text, f"{file.name} differs from its source: run make dashboards"
+
+
+def test_the_compose_file_is_that_of_the_default_pair() -> None:
+    """`make compose` after a change of [resources] or of the generator."""
+    config = load_config(check.ROOT / compose.DEFAULT, environ={})
+    assert (check.ROOT / compose.TARGET).read_text() == compose.render(config, compose.DEFAULT)
+    assert f"\nCONFIG=./{compose.DEFAULT}\n" in (check.ROOT / ".env.example").read_text()
+
+
+def test_the_tmpfs_holds_the_policies_of_every_pair() -> None:
+    """The kept policies and the one that is being written, in bfloat16; 48 GiB overflowed with two of 8B in float32."""
+    sizes = {}
+    for name in ("qwen3-4b-to-1.7b", "qwen3-30b-to-4b", "qwen3-30b-to-8b"):
+        file = Path("configs") / f"{name}.toml"
+        made = yaml.safe_load(compose.render(load_config(check.ROOT / file, environ={}), file))
+        found = re.search(r"POLICIES_SIZE:-(\d+)g", made["volumes"]["policies"]["driver_opts"]["o"])
+        assert found
+        sizes[name] = int(found[1])
+    billions = {"qwen3-4b-to-1.7b": 1.72, "qwen3-30b-to-4b": 4.02, "qwen3-30b-to-8b": 8.19}
+    for name, size in sizes.items():
+        needed = 3 * 2 * billions[name] * 1e9 / 2**30
+        assert needed < size < needed * 1.25
+
+
+def test_a_configuration_without_gpus_has_no_compose_file() -> None:
+    file = CONFIGS / "demo.toml"
+    with pytest.raises(ConfigError, match=r"demo\.toml: set resources\.teacher, resources\.rollout"):
+        compose.render(load_config(file, environ={}), file)
 
 
 def test_names_of_an_expression() -> None:
@@ -48,16 +81,16 @@ CONFIGS = check.ROOT / "configs"
 SHIPPED = sorted(file.name for file in CONFIGS.glob("*.toml") if file.name != "paper.toml")
 
 
-def compose_mounts(file: str, chosen: str) -> list[dict[str, Path]]:
+def compose_mounts(chosen: str) -> list[dict[str, Path]]:
     """What each service that reads run.toml finds in /etc/calopd, with `chosen` as its configuration."""
-    services = yaml.safe_load((check.ROOT / file).read_text())["services"]
+    file = Path("configs") / chosen
+    services = yaml.safe_load(compose.render(load_config(check.ROOT / file, environ={}), file))["services"]
     mounts = []
     for service in services.values():
         pairs = [re.fullmatch(r"(.+):/etc/calopd/([^/]+):ro", volume) for volume in service.get("volumes", [])]
         found = {match[2]: match[1] for match in pairs if match}
         if "run.toml" in found:
-            sources = {name: re.sub(r"\$\{\w*CONFIG:-.*\}", f"configs/{chosen}", text) for name, text in found.items()}
-            mounts.append({name: check.ROOT / text for name, text in sources.items()})
+            mounts.append({name: check.ROOT / text for name, text in found.items()})
     return mounts
 
 
@@ -77,8 +110,12 @@ def kubernetes_mounts(chosen: str) -> list[dict[str, Path]]:
 
 @pytest.mark.parametrize("chosen", SHIPPED)
 def test_a_configuration_finds_its_base_where_it_is_mounted(chosen: str, tmp_path: Path) -> None:
-    mounts = [*compose_mounts("docker-compose.yml", chosen), *kubernetes_mounts(chosen)]
-    assert len(mounts) == 10
+    gpus = load_config(CONFIGS / chosen, environ={}).placement
+    mounts = kubernetes_mounts(chosen)
+    assert len(mounts) == 2
+    if gpus.learner:
+        mounts += compose_mounts(chosen)
+        assert len(mounts) == 2 + 2 + len(gpus.teachers) + len(gpus.rollouts)  # the model's download and the learner
     for number, mount in enumerate(mounts):
         folder = tmp_path / str(number)
         folder.mkdir()

@@ -68,9 +68,23 @@ PLANTED = {
     "GPU sum 9": (
         check.kubernetes,
         "deploy/k8s/overlays/gpu-8/kustomization.yaml",
-        "{name: teacher, count: 4}",
-        "{name: teacher, count: 5}",
+        "{name: teacher, count: 2}",
+        "{name: teacher, count: 3}",
         "asks for 9 GPUs",
+    ),
+    "another split than the TOML's": (
+        check.kubernetes,
+        "configs/paper.toml",
+        "rollout = 4",
+        "rollout = 3",
+        "4 rollouts with 1 GPUs each, [resources] says 3 with 1",
+    ),
+    "ranks without GPUs in a manifest": (
+        check.kubernetes,
+        "deploy/k8s/overlays/gpu-multi/kustomization.yaml",
+        "--nproc-per-node=4",
+        "--nproc-per-node=2",
+        "2 ranks on 4 GPUs of a node",
     ),
     "removed API": (
         check.kubernetes,
@@ -93,7 +107,34 @@ PLANTED = {
         "clusterIp: None",
         "clusterIp",
     ),
-    "GPU taken twice": (check.compose_gpus, "docker-compose.yml", "TEACHER_3_GPU:-3", "TEACHER_3_GPU:-4", "0 to 7"),
+    "GPU taken twice": (
+        check.compose_gpus,
+        "docker-compose.override.yml",
+        'device_ids: ["3"]',
+        'device_ids: ["4"]',
+        "reserves the GPUs",
+    ),
+    "ranks without GPUs": (
+        check.compose_gpus,
+        "docker-compose.override.yml",
+        'PET_NPROC_PER_NODE: "2"',
+        'PET_NPROC_PER_NODE: "4"',
+        "4 ranks on 2 GPUs",
+    ),
+    "compose file of another configuration": (
+        check.compose_gpus,
+        "configs/paper.toml",
+        "teacher = 2",
+        "teacher = 1",
+        "reserves the GPUs",
+    ),
+    "variable that nothing uses": (
+        check.compose_variables,
+        ".env.example",
+        "REDIS_MEMORY=16g",
+        "REDIS_MEMORY=16g\nLEARNER_RANKS=2",
+        "sets LEARNER_RANKS",
+    ),
     "tmpfs without exec": (check.compiler_caches, "deploy/docker/roles.yml", "/tmp:exec,", "/tmp:", "lacks exec"),
     "compiler cache outside of /tmp": (
         check.compiler_caches,
@@ -167,7 +208,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("project")
     for folder in ("deploy", "configs", "docs", "tests/deploy"):
         shutil.copytree(check.ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__", "secrets.env"))
-    for file in ("docker-compose.yml", "docker-compose.cpu.yml", ".env.example"):
+    for file in (*check.COMPOSE_FILES, "docker-compose.cpu.yml", ".env.example"):
         shutil.copy(check.ROOT / file, root / file)
     return root
 
