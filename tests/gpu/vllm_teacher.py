@@ -10,9 +10,11 @@ import numpy as np
 
 from calopd.core.types import ScoreOptions
 from calopd.models.devices import set_vllm_environment
+from services.teacher_scorer.engines import vllm_scorer
 from services.teacher_scorer.engines.scoring_engine import SequenceToScore
 from services.teacher_scorer.engines.torch_scorer import TorchScorer
 from services.teacher_scorer.engines.vllm_scorer import VllmScorer
+from tests.gpu.array_scorer import ArrayScorer
 
 
 def sequences() -> list[SequenceToScore]:
@@ -26,6 +28,7 @@ def sequences() -> list[SequenceToScore]:
 
 def main(model: str, tensor_parallel_size: str) -> None:
     set_vllm_environment(1, 1)
+    vllm_scorer.ResponseScorer = ArrayScorer  # type: ignore[misc]
     engine = VllmScorer(
         model, dtype="float32", batch_tokens=96, max_tokens=512, tensor_parallel_size=int(tensor_parallel_size),
         expert_parallel=False, gpu_memory_utilization=0.5,
@@ -47,6 +50,7 @@ def main(model: str, tensor_parallel_size: str) -> None:
         "float32_logits": engine.float32_logits,
         "deviation": deviation,
         "ids_equal": ids_equal,
+        "array_comes_back_as": type(engine._engine.collective_rpc("three_numbers")[0]).__name__,
         "reference": float(np.abs(engine.reference(work[0]) - expected.reference(work[0])).max()),
     }
     print("RESULT " + json.dumps(result), flush=True)
