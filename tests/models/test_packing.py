@@ -223,3 +223,20 @@ def test_a_moved_packing_keeps_its_parts():
     assert moved.runs.key_rows is not None
     assert {t.device.type for t in (moved.ids, moved.positions, moved.buckets.rows, moved.runs.key_rows)} == {"meta"}
     assert moved.buckets.shapes == packed.buckets.shapes
+
+
+def test_a_compiled_layer_is_not_compiled_again_for_every_packing():
+    torch._dynamo.reset()
+    lm: Any = AutoModelForCausalLM.from_config(LlamaConfig(**{**SMALL, "num_hidden_layers": 1}))
+    use_packed_attention("student.path", lm)
+    lm.model.layers[0].compile(backend="eager")
+
+    def read(*lengths: int) -> None:
+        packed = pack([np.arange(n) for n in lengths], share=False)
+        lm.model(input_ids=packed.ids, position_ids=packed.positions, use_cache=False, packed=packed)
+
+    read(3, 4, 9)
+    read(5, 6)  # now the number of rows is a variable
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        read(2, 3, 7, 13, 20)
+    torch._dynamo.reset()
