@@ -1,4 +1,4 @@
-"""One TOML file per run: its sections, loading, and checks before anything starts."""
+"""One TOML file per run: its sections, their checks, loading, resuming."""
 
 from calopd.config.load import load_config
 from calopd.config.resume import check_resumable, save_with_run

@@ -4,7 +4,7 @@ set -eu
 umask 077
 {
   echo "user default off"
-  echo "user calopd on >${REDIS_PASSWORD} ~calopd:* resetchannels +@all -@admin -@dangerous"
+  echo "user calopd on >${REDIS_PASSWORD} ~calopd:* resetchannels +@all -@admin -@dangerous +info"
 } > /tmp/users.acl
 listen="--port 6379"
 if [ -n "${REDIS_TLS_DIR:-}" ]; then

@@ -24,6 +24,7 @@ def all_commands(command: Command) -> list[Command]:
         ("tsd collect demo.toml -o study", "tsd collect", ["demo.toml", "-o", "study"]),
         ("download run.toml --wait", "download", ["run.toml", "--wait"]),
         ("report runs/demo", "report", ["runs/demo"]),
+        ("doctor run.toml --full --report out.md", "doctor", ["run.toml", "--full", "--report", "out.md"]),
     ],
 )
 def test_command_lines_are_understood(line, words, rest):
@@ -64,7 +65,9 @@ def test_a_missing_or_unknown_command_is_a_usage_error(words, capsys):
     assert "usage: calopd" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["eval", "--help"], ["tsd", "collect", "--help"]])
+@pytest.mark.parametrize(
+    "words", [["--help"], ["run", "--help"], ["eval", "--help"], ["tsd", "collect", "--help"], ["doctor", "--help"]]
+)
 def test_help_imports_nothing_heavy(words):
     code = (
         "import sys; from calopd.cli.main import main; sys.argv = ['calopd', *sys.argv[1:]]\n"

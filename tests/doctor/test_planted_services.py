@@ -1,5 +1,6 @@
 """Faults of Redis and of teachers that are running, planted one at a time: each is named, with what to do."""
 
+import re
 from pkgutil import resolve_name
 
 import grpc
@@ -12,7 +13,7 @@ from calopd.doctor import full_checks
 from calopd.doctor.case import Case
 from calopd.doctor.full_checks import judge_accuracy, judge_mismatch, teacher_against_model
 from calopd.doctor.outcome import Verdict
-from calopd.doctor.redis_checks import server
+from calopd.doctor.redis_checks import durability, server
 from calopd.local import embedded_redis
 from services.teacher_scorer.servicer import Limits
 from tests.conftest import Server
@@ -20,6 +21,7 @@ from tests.doctor import teacher_servers
 from tests.doctor.examined import check_fault, failures
 from tests.doctor.teacher_servers import load_engine, no_teacher, teacher_server
 from tests.ports import free_port
+from tests.services.processes import ROOT
 
 TOKEN = "token-of-the-test"
 
@@ -87,12 +89,17 @@ def test_a_redis_user_without_rights_is_found(tiny, redis_running, rights):
     check_fault(with_redis(tiny, url), "Redis rights", "lacks a right", "ACL SETUSER ... ~calopd:*")
 
 
-def test_a_user_who_may_not_ask_for_facts_is_told_how_to(tiny, redis_running):
-    """The user of the compose file before it was allowed INFO."""
-    rights = ["~calopd:*", "resetchannels", "+@all", "-@admin", "-@dangerous"]
-    redis.Redis.from_url(redis_running.url).execute_command("ACL", "SETUSER", "calopd", "reset", "on", ">pw", *rights)
+@pytest.mark.parametrize(("more", "verdict"), [([], Verdict.PASSED), (["-info"], Verdict.NOT_CHECKED)])
+def test_the_user_of_the_containers_has_the_rights_of_a_run(tiny, redis_running, more, verdict):
+    """Without INFO, the user is told how to find out about durability."""
+    line = re.search(r"user calopd on >\S+ (.*)\"", (ROOT / "deploy/docker/redis.sh").read_text())
+    user = ["ACL", "SETUSER", "calopd", "reset", "on", ">pw", *line[1].split(), *more]
+    redis.Redis.from_url(redis_running.url).execute_command(*user)
     config = with_redis(tiny, redis_running.url.replace(":secret@", "calopd:pw@"))
     assert not failures(config)
+    outcome = durability(Case(config))
+    assert outcome.verdict is verdict
+    assert ("+info" in outcome.advice) == bool(more)
 
 
 def test_a_redis_that_is_not_there_or_refuses_the_password_is_found(tiny, redis_running):
