@@ -55,6 +55,7 @@ CHECKS: tuple[Check, ...] = (
     Check("trackers", machine_checks.trackers, "install the tracker, or remove it from tracking.trackers"),
     Check("GPUs", gpu_checks.gpus, "place the roles on GPUs that this host has"),
     Check("driver", gpu_checks.driver, "install NVIDIA's driver", needs=("GPUs",)),
+    Check("GPU memory", gpu_checks.role_memory, "correct resources.gpu"),
     Check("student model", model_checks.student_model, "download the model again, or correct student.path"),
     Check("teacher model", model_checks.teacher_model, "download the model again, or correct teacher.path"),
     Check("problems", problem_checks.problems, "write the problems with `calopd data prepare`"),

@@ -5,15 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from calopd.config import Config
-from calopd.config.visible_gpus import needed_gpus
 from calopd.doctor.case import Case
 from calopd.doctor.outcome import Outcome, failed, not_checked, passed
-from calopd.models.model_files import count_parameters
+from calopd.planning.storage import checkpoint_bytes, policies_bytes, policy_bytes
 
-STATE_BYTES = 12
-"""Bytes of a checkpoint per parameter: the float32 weight and the two moments of AdamW."""
-REST_GB = 1.0
-"""Logs, metrics, report and the data of the queue."""
+REST_BYTES = 10**9
+"""Logs, metrics, report and the data of the queue, at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +26,15 @@ class Space:
     device: int
 
 
-def needed_bytes(config: Config, parameters: int) -> tuple[float, float]:
-    """Bytes in the run's directory (checkpoints, exported model, the rest) and for the published policies.
+def needed_bytes(config: Config) -> tuple[float, float] | None:
+    """Bytes in the run's directory and for the published policies; None if the shape of the student is not known.
 
-    A checkpoint or policy is written before the oldest one is removed, so there is one more than are kept.
+    A checkpoint is written before the oldest one is removed. The exported model may be float32.
     """
-    learner = config.learner
-    trained = STATE_BYTES if not learner.lora_rank else 4
-    runs = (learner.keep_checkpoints + 1) * trained * parameters + 4 * parameters + REST_GB * 1e9
-    waiting = 1 if config.evaluation.problems else 0  # stays until its evaluation is complete
-    dtype = config.rollout.dtype
-    half = dtype == "bfloat16" or (dtype == "auto" and bool(needed_gpus(config)))
-    return runs, (learner.keep_policies + 1 + waiting) * (2 if half else 4) * parameters
+    checkpoint, policy, policies = checkpoint_bytes(config), policy_bytes(config), policies_bytes(config)
+    if checkpoint is None or policy is None or policies is None:
+        return None
+    return (config.learner.keep_checkpoints + 1) * checkpoint + 2 * policy + REST_BYTES, policies
 
 
 def first_shortage(spaces: list[Space]) -> tuple[Space, float] | None:
@@ -53,10 +47,10 @@ def first_shortage(spaces: list[Space]) -> tuple[Space, float] | None:
 
 
 def disk(case: Case) -> Outcome:
-    folder = case.folder("student")
-    if folder is None:
-        return not_checked("the size of the student is not known before it is downloaded")
-    runs, policies = needed_bytes(case.config, count_parameters(folder))
+    needed = needed_bytes(case.config)
+    if needed is None:
+        return not_checked("the architecture of the student is not known, or it is not on this machine")
+    runs, policies = needed
     keys = ("learner.keep_checkpoints", "learner.keep_policies")
     places = ((case.config.run_dir.path, "checkpoints", runs), (case.config.policies, "policies", policies))
     spaces = [_space(place, what, key, need) for (place, what, need), key in zip(places, keys, strict=True)]

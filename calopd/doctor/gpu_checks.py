@@ -1,13 +1,15 @@
 """Checks of the GPUs and the driver. nvidia-smi is asked, not CUDA, which a process cannot share with its forks."""
 
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from calopd.config.visible_gpus import check_placement, needed_gpus
 from calopd.doctor.case import Case
 from calopd.doctor.outcome import Outcome, failed, not_checked, passed
+from calopd.planning import RoleFit, role_fits
 
-QUERY = ("index", "name", "memory.total", "memory.used", "driver_version", "compute_cap")
+QUERY = ("index", "name", "memory.total", "memory.reserved", "memory.used", "driver_version", "compute_cap")
 DRIVER_OF_CUDA = {12: 525, 13: 580}
 """The first driver series that runs programs of a CUDA major version."""
 NO_GPU_WANTED = "no GPU wanted: [resources] places no role on a GPU, or all compute on the CPU"
@@ -22,6 +24,7 @@ class Gpu:
     index: int
     name: str
     memory_gib: float
+    """Without what the driver reserves, as CUDA counts it."""
     used_gib: float
     driver: str
     capability: str
@@ -31,9 +34,15 @@ def parse_gpus(text: str) -> list[Gpu]:
     """The GPUs in the CSV output of nvidia-smi."""
     found = []
     for line in filter(None, map(str.strip, text.splitlines())):
-        index, name, total, used, driver, capability = (part.strip() for part in line.split(","))
-        found.append(Gpu(int(index), name, float(total) / 1024, float(used) / 1024, driver, capability))
+        index, name, total, reserved, used, driver, capability = (part.strip() for part in line.split(","))
+        memory = _gib(total) - _gib(reserved)
+        found.append(Gpu(int(index), name, memory, _gib(used), driver, capability))
     return found
+
+
+def _gib(mebibytes: str) -> float:
+    """0 for `[N/A]`, which some GPUs and drivers answer."""
+    return float(mebibytes) / 1024 if mebibytes.replace(".", "").isdigit() else 0.0
 
 
 def query_gpus() -> list[Gpu]:
@@ -97,3 +106,21 @@ def judge_driver(torch_version: str, cuda: str | None, installed: str) -> Outcom
             f"install a driver of the {needed} series or newer",
         )
     return passed(f"driver {installed}, torch {torch_version} for CUDA {cuda}")
+
+
+def role_memory(case: Case) -> Outcome:
+    """Every process that [resources] places fits its GPUs, by arithmetic."""
+    if not (wanted := needed_gpus(case.config)):
+        return not_checked(NO_GPU_WANTED)
+    found = [gpu.memory_gib for gpu in query_gpus() if gpu.index in wanted]
+    return judge_fits(role_fits(case.config, min(found, default=None)))
+
+
+def judge_fits(fits: Sequence[RoleFit]) -> Outcome:
+    for fit in fits:
+        if fit.fits is False:
+            return failed(f"{fit.name} needs {fit.needed_gib:.1f} GiB of {fit.usable_gib:.1f} usable", fit.advice)
+    if unknown := [fit for fit in fits if fit.fits is None]:
+        return not_checked(f"{unknown[0].name}: {unknown[0].advice}")
+    fullest = {fit.role: fit for fit in sorted(fits, key=lambda fit: fit.needed_gib or 0)}
+    return passed(", ".join(f"{fit.name} {fit.needed_gib:.1f} of {fit.usable_gib:.1f} GiB" for fit in fullest.values()))

@@ -12,12 +12,15 @@ import psutil
 
 from calopd.config import Config
 from calopd.config.ports import check_port, local_ports
+from calopd.config.visible_gpus import needed_gpus
 from calopd.doctor.case import Case
 from calopd.doctor.outcome import Outcome, failed, not_checked, passed
+from calopd.planning.storage import PROCESS_GIB as GPU_PROCESS_GIB
+from calopd.planning.storage import learner_host_bytes
 from calopd.tracking.registry import check_libraries
 
 PROCESS_GIB = 0.8
-"""Memory of a service besides its model: interpreter, torch, buffers."""
+"""Memory of a service on a CPU besides its model: interpreter, torch, buffers."""
 
 
 def trackers(case: Case) -> Outcome:
@@ -47,13 +50,16 @@ def memory(case: Case) -> Outcome:
 
 
 def needed_memory_gib(config: Config) -> float:
-    """Main memory of all processes of a local run."""
+    """Main memory of all processes of a local run. On GPUs, weights are loaded straight to the device."""
+    teachers = 0 if config.teacher.addresses else config.teacher.replicas
+    if needed_gpus(config):
+        learner = (learner_host_bytes(config) or 0) / 2**30
+        return learner + (teachers + config.rollout.replicas) * GPU_PROCESS_GIB
 
     def weights_gib(path: str) -> float:
         return sum(f.stat().st_size for f in Path(path).glob("*.safetensors")) / 2**30
 
     student, teacher = weights_gib(config.student.path), weights_gib(config.teacher.path)
-    teachers = 0 if config.teacher.addresses else config.teacher.replicas
     processes = teachers + config.rollout.replicas + config.learner.ranks
     cache = config.rollout.cpu_kv_cache_gib if config.rollout.engine == "vllm" else 0
     return processes * PROCESS_GIB + teachers * teacher + config.rollout.replicas * (student + cache) + 6 * student

@@ -20,6 +20,7 @@ from calopd.core.environment import TOKEN
 from calopd.doctor.case import Case
 from calopd.doctor.checks import Result
 from calopd.doctor.gpu_checks import query_gpus
+from calopd.planning import role_fits
 from calopd.rundir.files import write_text
 
 PACKAGES = (
@@ -87,6 +88,11 @@ def job_figures(case: Case) -> dict[str, Any]:
     return figures
 
 
+def expected_memory(config: Config) -> list[dict[str, Any]]:
+    """The memory that the formula expects of each process, to be compared with the measured peaks."""
+    return [asdict(fit) for fit in role_fits(config)]
+
+
 def contents(case: Case, results: Sequence[Result]) -> dict[str, Any]:
     checks = [
         {"check": r.name, "result": str(r.outcome.verdict), "found": r.outcome.message, "advice": r.outcome.advice}
@@ -98,6 +104,7 @@ def contents(case: Case, results: Sequence[Result]) -> dict[str, Any]:
         "checks": checks,
         "gpu facts": measured_gpu_facts(),
         "measured": job_figures(case),
+        "expected memory": expected_memory(case.config),
         "configuration": case.config.to_toml(),
     }
 

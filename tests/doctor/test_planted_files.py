@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -15,10 +16,11 @@ from calopd.core.errors import CalopdError, ConfigError
 from calopd.doctor import disk_checks, machine_checks
 from calopd.doctor.case import Case
 from calopd.doctor.checks import CHECKS, Level, examine, require
-from calopd.doctor.gpu_checks import judge_driver, judge_gpus, parse_gpus
+from calopd.doctor.gpu_checks import judge_driver, judge_gpus, parse_gpus, role_memory
 from calopd.doctor.outcome import Verdict
 from calopd.models.tokenizers import load_tokenizer
 from tests.doctor.examined import check_fault, copied, failures
+from tests.services.processes import ROOT
 
 BOTH = ("student", "teacher")
 
@@ -178,10 +180,29 @@ def test_space_is_counted_per_file_system():
     assert disk_checks.judge_space(tmpfs).message.startswith("/policies: about 60.0 GB needed for policies, 48.0 GB")
 
 
-def test_the_space_of_an_8b_student_is_the_one_of_the_documentation(tiny, tmp_path):
-    runs, policies = disk_checks.needed_bytes(copied(tiny, tmp_path, ["evaluation.problems=0"]), 8_190_000_000)
-    assert runs == pytest.approx(3 * 98e9 + 33e9, rel=0.02)
-    assert policies > 0
+def recipe(name: str, *settings: str):
+    return load_config(ROOT / "configs" / f"{name}.toml", settings, environ={})
+
+
+def test_the_space_of_the_8b_recipe_is_that_of_its_checkpoints_and_policies():
+    runs, policies = disk_checks.needed_bytes(recipe("qwen3-30b-to-8b"))
+    assert runs == pytest.approx(3 * 98.3e9 + 33e9, rel=0.02)
+    assert policies == pytest.approx(3 * 16.4e9, rel=0.02)
+
+
+def test_a_recipe_that_does_not_fit_its_gpus_is_told_what_would():
+    """The 8B student on two ranks of an H100, as an earlier version shipped it."""
+    outcome = role_memory(Case(recipe("qwen3-30b-to-8b", "resources.gpu=h100", "resources.learner=2")))
+    assert outcome.verdict is Verdict.FAILED
+    assert outcome.message.startswith("learner rank 0 needs ")
+    assert "usable" in outcome.message
+    assert "learner" in outcome.advice
+
+
+def test_a_recipe_as_it_is_shipped_fits():
+    outcome = role_memory(Case(recipe("qwen3-30b-to-8b")))
+    assert outcome.verdict is Verdict.PASSED
+    assert re.search(r"learner rank \d \d+\.\d of \d+\.\d GiB", outcome.message)
 
 
 @pytest.fixture
@@ -217,18 +238,19 @@ def test_a_port_in_use_is_found(tiny, tmp_path):
 
 
 SMI = """
-0, NVIDIA H100 80GB HBM3, 81559, 4, 580.65.06, 9.0
-1, NVIDIA H100 80GB HBM3, 81559, 40960, 580.65.06, 9.0
+0, NVIDIA H100 80GB HBM3, 81559, 558, 4, 580.65.06, 9.0
+1, NVIDIA H100 80GB HBM3, 81559, 558, 40960, 580.65.06, 9.0
 """
 
 
 def test_gpus_must_exist_and_be_free():
     found = parse_gpus(SMI)
-    assert judge_gpus((0,), found).message == "1 GPUs, free: NVIDIA H100 80GB HBM3, 79.6 GiB"
+    assert judge_gpus((0,), found).message == "1 GPUs, free: NVIDIA H100 80GB HBM3, 79.1 GiB"
     busy = judge_gpus((0, 1), found)
-    assert busy.message == "GPU 1 (NVIDIA H100 80GB HBM3): another program uses 40.0 of 79.6 GiB"
+    assert busy.message == "GPU 1 (NVIDIA H100 80GB HBM3): another program uses 40.0 of 79.1 GiB"
     assert "nvidia-smi" in busy.advice
     assert judge_gpus((0, 7), found).verdict is Verdict.FAILED
+    assert parse_gpus("0, NVIDIA GH200, 97871, [N/A], [N/A], 580.1, 9.0")[0].memory_gib == pytest.approx(95.6, abs=0.1)
 
 
 def test_the_driver_must_run_the_cuda_of_torch():
@@ -254,5 +276,5 @@ def test_a_run_keeps_the_error_of_a_check_as_it_is(tiny, tmp_path):
 
 def test_the_demo_is_all_green():
     """Ports aside: another run may be active on this machine."""
-    config = load_config(Path("configs/demo.toml"), environ={})
+    config = recipe("demo")
     assert not failures(config).keys() - {"ports"}
