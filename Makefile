@@ -18,7 +18,8 @@ DEPLOY := build/deploy
 GPU := build/gpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-gpu demo demo-models test test-fast golden lint type proto proto-check docs docs-check bench bench-packing bench-answers bench-teacher load-teacher bench-tsd lock clean
+.PHONY: help setup setup-gpu demo demo-models test test-fast golden lint type proto proto-check docs docs-check lock clean
+.PHONY: bench bench-packing bench-policies bench-memory bench-answers bench-teacher bench-teacher-engines load-teacher bench-tsd
 .PHONY: up up-cpu down compose dashboards k8s-render test-deploy test-compose test-fresh test-gpu
 
 help: ## list all targets
@@ -90,6 +91,10 @@ bench-answers: $(READY) ## compare the answer checker with math-verify alone; wr
 bench-teacher: $(READY) ## compare the teacher with transformers, vLLM and a lower bound; measure memory, contexts, transport (25 min)
 	$(BIN)/python -m benchmarks.teacher
 	$(BIN)/python -m benchmarks.teacher_costs
+
+TEACHER ?= examples/demo/teacher
+bench-teacher-engines: $(READY) ## compare the torch and the vLLM engine on TEACHER=CONFIG.toml or a model, on this machine
+	$(BIN)/python -m benchmarks.teacher_engines $(TEACHER)
 
 load-teacher: $(READY) ## load test: 64 clients on two teachers for two minutes, with cancellations, SIGTERM and memory checks
 	$(BIN)/python -m benchmarks.teacher_load

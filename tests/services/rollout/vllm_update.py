@@ -1,6 +1,6 @@
 """Script: what vLLM samples with after a policy update, against the learner's own log-probabilities.
 
-python -m tests.services.rollout.vllm_update INITIAL_MODEL POLICY_DIR -> a JSON line with the largest deviations in nats
+python -m tests.services.rollout.vllm_update INITIAL_MODEL POLICY_DIR [TOKENS] -> a JSON line with deviations in nats
 """
 
 import json
@@ -33,7 +33,7 @@ def deviation(model: Any, requests: list[SampleRequest], samples: list[Sample]) 
     return worst
 
 
-def main(initial: str, policy: str) -> None:
+def main(initial: str, policy: str, tokens: str = "40") -> None:
     set_vllm_environment(1, 1)
     vllm = VllmSampler(
         initial, stop_ids=[2], max_model_len=256, max_num_seqs=16, max_num_batched_tokens=1_024, dtype="float32",
@@ -43,7 +43,7 @@ def main(initial: str, policy: str) -> None:
     draw = np.random.default_rng(0)
     # One prompt twice, so that a prefix cache that is not cleared would show.
     prompts = [draw.integers(3, 390, 64, np.int32) for _ in range(8)]
-    requests = [SampleRequest(prompt, Sampling(1.0, 1.0, 40), seed) for seed, prompt in enumerate(prompts * 2)]
+    requests = [SampleRequest(prompt, Sampling(1.0, 1.0, int(tokens)), seed) for seed, prompt in enumerate(prompts * 2)]
 
     def sample() -> list[Sample]:
         return [future.result() for future in [loop.sample(request) for request in requests]]
@@ -62,6 +62,7 @@ def main(initial: str, policy: str) -> None:
         "repeats": all(np.array_equal(a.response_ids, b.response_ids) for a, b in zip(before, again, strict=True)),
         "version": after[0].policy_version,
         "sampler": loop.name,
+        "client": type(vllm._engine.engine_core).__name__,
         "stopped": sum(not s.truncated for s in before),
         "ends_with_stop": all(s.response_ids[-1] == 2 for s in before if not s.truncated),
     }
