@@ -106,6 +106,7 @@ class Coordinator:
             tokens = [self._tokenizer.decode([i]) for i in row["response_ids"]]
             append_line(self._run_dir.trajectories, {"step": line["step"], **row, "tokens": tokens})
         self._status.finish_step(line)
+        self._count_overdue()
         log.info(
             "step %d: retained %.3f, zero %.3f, accuracy %.3f, loss %.4f, %.1f s (idle %.1f)",
             line["step"], line["retained_ratio"], line["zero_ratio"], line["accuracy"], line["loss"], line["seconds"],
@@ -119,6 +120,11 @@ class Coordinator:
         for step in range(self._status.checkpoint_step, durable.step):
             self._queue.release_batch(step_batch(step))
         self._status.checkpoint_step = durable.step
+        self._count_overdue()
+
+    def _count_overdue(self) -> None:
+        unsaved = self._status.step - self._status.checkpoint_step
+        prometheus.overdue_steps.set(max(0, unsaved - self._config.learner.checkpoint_every))
 
     def finish_evaluations(self) -> Iterator[None]:
         """Wait for the evaluations that are still running; yields while it waits."""

@@ -7,6 +7,9 @@ checkpoint_time = Gauge("calopd_learner_checkpoint_timestamp_seconds", "Unix tim
 checkpoint_seconds = Gauge(
     "calopd_learner_checkpoint_seconds", "Seconds from the start of the last checkpoint until it was durable"
 )
+overdue_steps = Gauge(
+    "calopd_learner_checkpoint_overdue_steps", "Steps since the last durable checkpoint beyond learner.checkpoint_every"
+)
 publish_seconds = Gauge("calopd_learner_publish_seconds", "Seconds to gather, write and announce the last policy")
 phase_seconds = Counter("calopd_learner_phase_seconds", "Seconds spent, by phase of the learner", ["phase"])
 run_info = Gauge(

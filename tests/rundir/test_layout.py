@@ -94,3 +94,13 @@ def test_the_newest_checkpoint_is_the_last_complete_one(tmp_path):
     checkpoints.prune(run, keep=2)
     assert checkpoints.steps(run) == [8, 12]
     assert checkpoints.run_of(run.checkpoint(12)) == run
+
+
+def test_a_checkpoint_that_was_not_finished_is_removed_when_the_next_learner_starts(tmp_path):
+    run = RunDir(tmp_path)
+    run.checkpoint(4).mkdir(parents=True)
+    checkpoints.write_record(run.checkpoint(4), checkpoints.Record(step=4))
+    (run.checkpoints / "000008.tmp").mkdir()
+    (run.checkpoints / "000008.tmp" / "__0_0.distcp").write_bytes(b"half")
+    checkpoints.remove_incomplete(run)
+    assert [folder.name for folder in run.checkpoints.iterdir()] == ["000004"]

@@ -1,4 +1,5 @@
 import random
+from typing import cast
 
 import hypothesis.strategies as st
 import pytest
@@ -6,8 +7,8 @@ from hypothesis import given
 
 from calopd.core.errors import ConfigError
 from calopd.data.problems import load_all, load_problems, training_order
-from calopd.transport.queue import Arrival
-from services.learner.batching import DynamicBatcher
+from calopd.transport.queue import Arrival, Queue
+from services.learner.batching import DynamicBatcher, assignments
 from services.learner.evaluations import gain_interval
 from services.learner.schedule import learning_rate
 
@@ -61,6 +62,28 @@ def test_a_ticket_that_arrives_twice_is_assigned_once():
     batcher.add(arrivals([10, 10, 10], [1, 0, 2]))
     assert batcher.take(1) == [[0, 1, 2]]
     assert batcher.take(1) is None
+
+
+class SlowQueue:
+    """One trajectory per poll, the first ticket last: as in a deterministic run whose first response is the longest."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.polls = count, 0
+
+    def arrivals(self, batch: str, after: str, block_seconds: float) -> list[Arrival]:
+        self.polls += 1
+        return [Arrival(f"{self.polls}-0", self.count - self.polls, 10)]
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_other_ranks_hear_of_every_poll(deterministic):
+    """They wait for rank 0 in a collective, which ends after some minutes, however long the step takes."""
+    queue, batcher = SlowQueue(20), DynamicBatcher(20, max_tokens=64, deterministic=deterministic)
+    polls_before = 0
+    for _ in assignments(cast(Queue, queue), "step-000000", [], batcher, ranks=2):
+        assert queue.polls - polls_before <= 1
+        polls_before = queue.polls
+    assert queue.polls == 20
 
 
 def test_learning_rate_is_half_a_cosine_to_zero():
