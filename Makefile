@@ -85,6 +85,9 @@ bench-packing: $(READY) ## compare a learner step on packed sequences with a pad
 bench-tsd: $(READY) ## benchmark the analysis of a synthetic study of 60 M tokens x 9 contexts (2.6 GB in the temporary directory)
 	$(BIN)/python -m benchmarks.tsd
 
+bench-policies: $(READY) ## benchmark publishing and loading a policy of 135M parameters, and its checkpoint
+	$(BIN)/python -m benchmarks.policies
+
 bench-answers: $(READY) ## compare the answer checker with math-verify alone; writes docs/answers.md
 	$(BIN)/python -m benchmarks.answers
 

@@ -23,8 +23,8 @@ def adapters_of(name: str) -> tuple[str, str] | None:
 
 
 def merge(weight: torch.Tensor, down: torch.Tensor, up: torch.Tensor, scale: float) -> torch.Tensor:
-    """W + scale * B A."""
-    return weight + scale * (up @ down)
+    """W + scale * B A in float32: a frozen W may be bfloat16."""
+    return weight.float() + scale * (up.float() @ down.float())
 
 
 def merge_adapters(weights: Mapping[str, torch.Tensor], scale: float) -> dict[str, torch.Tensor]:

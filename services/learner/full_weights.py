@@ -48,7 +48,7 @@ def _gathered_each(
 
 
 def _merged(weight: Tensor, down: Tensor, up: Tensor, scale: float) -> Tensor:
-    """W + scale * B A in float32. FSDP shards W and B alike, by output rows: each rank merges its own rows."""
+    """W + scale * B A. FSDP shards W and B alike, by output rows: each rank merges its own rows."""
     if not isinstance(weight, DTensor) or not isinstance(up, DTensor):
         return merge(weight, down, up, scale)
     assert weight.placements == up.placements
