@@ -91,6 +91,9 @@ bench-policies: $(READY) ## benchmark publishing and loading a policy of 135M pa
 bench-answers: $(READY) ## compare the answer checker with math-verify alone; writes docs/answers.md
 	$(BIN)/python -m benchmarks.answers
 
+bench-memory: $(READY) ## count the peak memory of every role of every recipe with fake tensors, beside the formula (15 min)
+	$(BIN)/python -m benchmarks.memory
+
 bench-teacher: $(READY) ## compare the teacher with transformers, vLLM and a lower bound; measure memory, contexts, transport (25 min)
 	$(BIN)/python -m benchmarks.teacher
 	$(BIN)/python -m benchmarks.teacher_costs

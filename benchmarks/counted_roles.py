@@ -113,10 +113,9 @@ def real_inputs() -> Iterator[None]:
 
 
 def count_learner(config: Config, ranks: int) -> PeakCounter:
-    """The peak of rank 0 in two steps of the real trainer, with a micro-batch that meets gradients and optimizer state.
+    """The peak of rank 0 in a step of the real trainer, with an optimizer state and gradients of earlier micro-batches.
 
-    They come from micro-batches without trajectories, which are quick. A fake world has one device: with
-    `learner.offload_optimizer`, all that lives on the host is subtracted.
+    A fake world has one device: with `learner.offload_optimizer`, all that lives on the host is subtracted.
     """
     counter = PeakCounter()
     with fake_world(ranks), shapes_only("services.learner.student"), real_inputs():
@@ -131,21 +130,23 @@ def _train(config: Config, ranks: FakeRanks, counter: PeakCounter) -> None:
     parameters = [p for p in trainer.student.parameters() if isinstance(p, DTensor)]
     for parameter in parameters:
         counter.count(parameter._local_tensor, "parameter")
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
     sums = StepSums()
     sums.add(kept_trajectories=1.0, kept_tokens=1.0)
-    steps: list[list[list[Trajectory]]] = [[[]], [[], micro_batch(config)]]
+    steps: list[list[list[Trajectory]]] = [[], [micro_batch(config)]]
     with counter:
         for step, batches in enumerate(steps):
             trainer.begin(step)
+            for parameter in trained:  # as an earlier micro-batch of the step leaves it
+                parameter.grad = torch.zeros_like(parameter)
             for trajectories in batches:
-                counter.phase = f"step {step}, {len(trajectories)} trajectories"
+                counter.phase = "micro-batch"
                 trainer.learn(trajectories, None)
-            counter.phase = f"step {step}, optimizer"
+            counter.phase = "optimizer"
             trainer.optimizer_step(sums)
     if config.learner.offload_optimizer:
-        trained = sum(p._local_tensor.nbytes for p in parameters if p.requires_grad)
         # Weights, and of those that are trained a gradient and two moments.
-        counter.peak -= sum(p._local_tensor.nbytes for p in parameters) + 3 * trained
+        counter.peak -= sum(p._local_tensor.nbytes for p in (*parameters, *trained, *trained, *trained))
 
 
 def count_teacher(config: Config) -> PeakCounter:

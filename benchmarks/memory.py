@@ -79,21 +79,19 @@ def line(name: str, role: str, row: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    chosen = sys.argv[1:]
+    configs = recipes()
+    chosen = sys.argv[1:] or list(configs)
     known = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
-    results: dict[str, dict[str, Any]] = {}
-    for name, config in recipes().items():
-        results[name] = {}
+    results = {name: known[name] for name in configs if name in known}
+    for name, config in configs.items():
+        rows = {}
         for fit in first_of_each_role(config):
             row = formula_row(config, fit)
-            if chosen and name not in chosen:
-                row["counted_gib"] = known[name][fit.role]["counted_gib"]
-            else:
-                counted = count_gib(config, fit.role)
-                row["counted_gib"] = None if counted is None else round(counted, 2)
-            results[name][fit.role] = row
-            print(line(name, fit.role, row), flush=True)
-    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+            counted = count_gib(config, fit.role) if name in chosen else known[name][fit.role]["counted_gib"]
+            rows[fit.role] = row | {"counted_gib": None if counted is None else round(counted, 2)}
+            print(line(name, fit.role, rows[fit.role]), flush=True)
+        results[name] = rows
+        RESULTS.write_text(json.dumps({n: results[n] for n in configs if n in results}, indent=1) + "\n")
     return 0
 
 

@@ -57,7 +57,7 @@ def print_plan(console: Console, config: Config, gpu: GPU, splits: Sequence[Spli
 
 
 def assumptions(efficiency: Efficiency = ASSUMED) -> str:
-    """What the figures rest on, in one paragraph."""
+    """The assumptions behind the figures, in one paragraph."""
     values = asdict(efficiency)
     return (
         f"Predicted, not measured. Assumed: sampling reaches {values['decode_bandwidth']:.0%} of the memory bandwidth "

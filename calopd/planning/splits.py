@@ -20,7 +20,7 @@ from calopd.planning.rates import (
     prefill_seconds,
     scoring_seconds,
 )
-from calopd.planning.step_simulation import Replica, StepModel, StepTimes
+from calopd.planning.step_simulation import RolloutReplica, StepModel, StepTimes
 
 PROMPT_TOKENS = 200
 """Mean length of a prompt of DAPO-Math in Qwen3's tokens, with system turn and template."""
@@ -108,7 +108,7 @@ def step_model(
     teacher: ModelShape,
     gpu: GPU,
     split: tuple[int, int, int],
-    replica: Replica,
+    replica: RolloutReplica,
     efficiency: Efficiency = ASSUMED,
 ) -> StepModel:
     """The times of a split's processes on this GPU."""
@@ -128,11 +128,11 @@ def step_model(
     )
 
 
-def _replica(config: Config, student: ModelShape, gpu: GPU, efficiency: Efficiency) -> Replica:
+def _replica(config: Config, student: ModelShape, gpu: GPU, efficiency: Efficiency) -> RolloutReplica:
     """One rollout on this GPU."""
     gpus, share = config.rollout.tensor_parallel_size, config.rollout.gpu_memory_utilization
     room = gpus * gpu.memory_gib * share - student.weight_bytes(BF16) / GIB - ENGINE_GIB
-    return Replica(
+    return RolloutReplica(
         max_sequences=config.rollout.max_in_flight,
         capacity_tokens=max(1, int(room * GIB / student.kv_bytes(BF16))),
         prompt_tokens=PROMPT_TOKENS,

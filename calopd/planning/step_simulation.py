@@ -35,7 +35,7 @@ class _Sequence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replica:
+class RolloutReplica:
     """One rollout: its limits, and the times of its engine."""
 
     max_sequences: int
@@ -48,7 +48,7 @@ class Replica:
 
 
 @functools.lru_cache(maxsize=256)
-def sample_times(replica: Replica, lengths: tuple[int, ...]) -> tuple[list[float], int]:
+def sample_times(replica: RolloutReplica, lengths: tuple[int, ...]) -> tuple[list[float], int]:
     """When each response of one rollout is complete, and how often one was preempted for want of KV cache."""
     waiting = deque(_Sequence(index, length) for index, length in enumerate(lengths))
     running: list[_Sequence] = []
@@ -100,7 +100,7 @@ def serve(arrivals: Sequence[tuple[float, float]], servers: int) -> tuple[list[f
 class StepModel:
     """All that a step's time depends on."""
 
-    replica: Replica
+    replica: RolloutReplica
     rollouts: int
     teachers: int
     ranks: int

@@ -14,7 +14,7 @@ DENSE = {
     "model_type": "qwen3",
     "hidden_size": 512,
     "intermediate_size": 1_536,
-    "num_hidden_layers": 3,
+    "num_hidden_layers": 2,
     "num_attention_heads": 8,
     "num_key_value_heads": 2,
     "head_dim": 64,
@@ -53,7 +53,6 @@ def settings(tmp_path):
 
 LEARNERS = {
     "two ranks": (2, ()),
-    "one long sequence": (2, ("rollout.max_tokens=16384",)),
     "large head": (4, ("learner.chunk=8192",)),
     "short micro-batch": (2, ("learner.micro_batch_tokens=512", "rollout.max_tokens=256", "learner.chunk=64")),
     "adapters": (1, ("learner.lora_rank=16",)),

@@ -11,15 +11,15 @@ from calopd.planning.gpus import GPUS
 from calopd.planning.lengths import draw_lengths
 from calopd.planning.plan_tables import paper_minutes
 from calopd.planning.splits import plan_splits, with_split
-from calopd.planning.step_simulation import Replica, StepModel, sample_times, serve
+from calopd.planning.step_simulation import RolloutReplica, StepModel, sample_times, serve
 from tests.services.processes import ROOT
 
 CONFIG = ROOT / "configs" / "qwen3-4b-to-1.7b.toml"
 
 
-def replica(capacity: int = 10**9, most: int = 10**9) -> Replica:
+def replica(capacity: int = 10**9, most: int = 10**9) -> RolloutReplica:
     """One second per token, whatever runs beside it."""
-    return Replica(
+    return RolloutReplica(
         max_sequences=most,
         capacity_tokens=capacity,
         prompt_tokens=10,
