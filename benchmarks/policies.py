@@ -84,9 +84,8 @@ class Publishing:
         target = self._folder / "before"
         with timed(seconds, "publish"), atomic_folder(target) as folder:
             options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-            weights = {
-                n.removeprefix("lm."): t for n, t in get_model_state_dict(self._student, options=options).items()
-            }
+            state: dict[str, Any] = get_model_state_dict(self._student, options=options)
+            weights = {name.removeprefix("lm."): tensor for name, tensor in state.items()}
             weights.pop("lm_head.weight")
             save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / WEIGHTS)
             sha256(folder / WEIGHTS)

@@ -193,7 +193,7 @@ def has_kernel(device: torch.device, dtype: torch.dtype, *head_sizes: int) -> bo
     return device.type == "cuda" and dtype == torch.bfloat16 and known
 
 
-@torch.compiler.disable
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def attend(
     module: Any,
     query: Tensor,

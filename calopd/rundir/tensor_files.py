@@ -79,7 +79,7 @@ def _parts(stream: TensorStream) -> Iterable[memoryview]:
     for spec, tensor in zip(stream.specs, stream.tensors, strict=True):
         assert (tensor.dtype, tuple(tensor.shape)) == (spec.dtype, spec.shape), spec
         if spec.bytes:
-            yield memoryview(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+            yield tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
 
 
 def _header(specs: Sequence[TensorSpec]) -> bytes:

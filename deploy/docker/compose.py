@@ -115,8 +115,8 @@ def memory_limits(config: Config) -> dict[str, float]:
     student, teacher = (load_shape(path) for path in (config.student.path, config.teacher.path))
     learner = _known(learner_host_bytes(config), config.student.path)
     return {
-        "teacher": _known(teacher and teacher.weight_bytes(2), config.teacher.path) * 1.25 + OTHER_GIB,
-        "rollout": _known(student and student.weight_bytes(2), config.student.path) * 1.25 + OTHER_GIB,
+        "teacher": _known(None if teacher is None else teacher.weight_bytes(2), config.teacher.path) * 1.25 + OTHER_GIB,
+        "rollout": _known(None if student is None else student.weight_bytes(2), config.student.path) * 1.25 + OTHER_GIB,
         "learner": learner * 1.25 + policies_gib(config) + OTHER_GIB,
     }
 

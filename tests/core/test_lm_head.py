@@ -102,7 +102,7 @@ def test_the_learners_head_does_not_round_bfloat16_products(head, rows):
     def formed(dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
         leaves = [leaf.detach().clone().to(dtype).requires_grad_() for leaf in (hidden, weight)]
         objective, scores = policy_objective(
-            *leaves, targets, lambda part, own: -(teacher[part] - own) / T, top_k=4, rows=rows
+            leaves[0], leaves[1], targets, lambda part, own: -(teacher[part] - own) / T, top_k=4, rows=rows
         )
         objective.backward()
         return objective, scores.logprobs, scores.entropy, scores.top_logprobs, *(leaf.grad for leaf in leaves)

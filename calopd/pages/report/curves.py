@@ -14,7 +14,7 @@ Rows = Sequence[Mapping[str, Any]]
 """Lines of metrics.jsonl."""
 
 PAPER_LABEL = "the paper, Qwen3-4B → 1.7B"
-PAPER_RUN = {
+PAPER_RUN: dict[str, dict[str, Any]] = {
     "student": {"path": "Qwen3-1.7B"},
     "teacher": {"path": "Qwen3-4B-Thinking-2507"},
     "method": {"name": "cal_opd", "probes": ["eval"], "relaxation": 5.0},

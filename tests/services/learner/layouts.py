@@ -49,7 +49,8 @@ def weights(student: Student, dtype: torch.dtype = torch.float32) -> dict[str, t
 
 def merged_by_hand(student: Student) -> dict[str, torch.Tensor]:
     """The adapters of the whole state dict, merged on one rank."""
-    state = get_model_state_dict(student, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    state: dict[str, Any] = get_model_state_dict(student, options=options)
     assert student.lora_scale is not None
     return merge_adapters({name.removeprefix("lm."): tensor for name, tensor in state.items()}, student.lora_scale)
 
@@ -99,7 +100,7 @@ def variants(model: str, ranks: Ranks) -> dict[str, Any]:
         # Traced and cut into graphs as for inductor, but run by torch: code generation would take a minute.
         torch.compile = functools.partial(torch.compile, backend="aot_eager")  # type: ignore[assignment]
     for name, case in (("offload", CASE), ("compiled", WHOLE)):
-        student = sharded(model, ranks, **{name: True})
+        student = sharded(model, ranks, **{name: True})  # type: ignore[arg-type]
         out[name] = form(student, ranks, everything, case)["gradient"]
         torch.optim.AdamW(student.parameters(), lr=SETTINGS.learning_rate, weight_decay=0.01, fused=True).step()
         out[f"{name} fused"] = weights(student)
