@@ -57,7 +57,7 @@ def run_job(
         return answer
 
 
-FILES = {"config": "config.toml", "request": "request.json", "answer": "answer.json"}
+FILES = {"config": "settings.toml", "request": "request.json", "answer": "answer.json"}
 
 
 def _reason(module: str, done: "subprocess.CompletedProcess[str]", error: Path) -> str:
