@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from benchmarks.peak_counter import PeakCounter, fake_gpu, fake_world
 from calopd.config import Config
 from calopd.core.lm_head import HeadScores, tile_shape
-from calopd.core.step_metrics import StepSums
+from calopd.core.step_result import StepSums
 from calopd.core.types import Problem, Sample, Scores, Ticket, TopK, Trajectory
 from calopd.models import packing
 from calopd.models.devices import choose_dtype, dtype_name

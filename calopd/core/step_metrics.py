@@ -6,15 +6,14 @@ and docs/metrics.md are derived from the table. Sums are over all tokens or traj
 ratios are formed once, at the end.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
-import numpy as np
 import torch
-from torch import Tensor
 
-from calopd.core.calibration import Region, ratio_of_sums
+from calopd.core.calibration import ratio_of_sums
+from calopd.core.step_result import MeasuredStep
 
 Unit = Literal["ratio", "nats", "tokens", "seconds", "versions", "count", ""]
 Number = float | int | None
@@ -37,95 +36,6 @@ class Chart:
     logarithmic: bool = False
     runbook: str = ""
     """The section of docs/runbook.md that explains it."""
-
-
-@dataclass(slots=True)
-class StepSums:
-    """Sums over tokens or trajectories of a step; two of them add up to the sums of both."""
-
-    sums: dict[str, float] = field(default_factory=dict)
-
-    def add(self, **values: Tensor | float) -> None:
-        for name, value in values.items():
-            amount = value.double().sum().item() if isinstance(value, Tensor) else float(value)
-            self.sums[name] = self.sums.get(name, 0.0) + amount
-
-    def add_tokens(self, advantage: Tensor, clamped: Tensor, raw: Tensor, entropy: Tensor) -> None:
-        """Sums that every method has: what it retains of the raw discrepancy, and the student's entropy; [T] each."""
-        self.add(
-            tokens=float(len(raw)),
-            kept=advantage.double().abs(),
-            raw=raw.double().abs(),
-            zero=advantage == 0,
-            clamped=advantage != clamped,
-            sign_flips=advantage * raw < 0,
-            entropy=entropy,
-        )
-
-    def add_region(self, region: Region, deviations: Mapping[str, Tensor]) -> None:
-        """Sums of the calibration: width of the region, and deviation under each probe."""
-        self.add(region_width=region.width, **{f"deviation_{name}": value for name, value in deviations.items()})
-
-    def merge(self, other: "StepSums") -> None:
-        self.add(**other.sums)
-
-    def get(self, name: str) -> float:
-        return self.sums.get(name, 0.0)
-
-    def mean(self, name: str, over: str) -> float | None:
-        """sums[name] / sums[over]; None if nothing was measured."""
-        if name not in self.sums or not self.sums.get(over):
-            return None
-        return self.sums[name] / self.sums[over]
-
-
-@dataclass(slots=True)
-class StepResult:
-    """Results of a rank after the backward passes of a step; `merge` adds those of another rank."""
-
-    sums: StepSums = field(default_factory=StepSums)
-    lengths: list[int] = field(default_factory=list)
-    """Response tokens of every trajectory."""
-    used: list[int] = field(default_factory=list)
-    """Ticket indices whose trajectories entered the gradient."""
-    shown: list[dict[str, Any]] = field(default_factory=list)
-    """Trajectories kept for the report."""
-    sampler: str = ""
-
-    def merge(self, other: "StepResult") -> None:
-        self.sums.merge(other.sums)
-        self.lengths += other.lengths
-        self.used += other.used
-        self.shown += other.shown
-        self.sampler = self.sampler or other.sampler
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredStep:
-    """A finished step: the merged results of the ranks, and what only the coordinator knows."""
-
-    result: StepResult
-    step: int
-    epoch: int
-    learning_rate: float
-    gradient_norm: float
-    denominator: int
-    missing: int
-    """Tickets that became dead letters."""
-    seconds: float
-    idle_seconds: float
-    evaluation: tuple[int, float] | None = None
-    """Policy version and accuracy of the newest held-out evaluation."""
-
-    def mean(self, name: str, over: str) -> float | None:
-        return self.result.sums.mean(name, over)
-
-    def share(self, name: str) -> float:
-        """Share of the step's trajectories."""
-        return self.result.sums.get(name) / max(1.0, self.result.sums.get("trajectories"))
-
-    def percentile(self, q: float) -> float:
-        return float(np.percentile(self.result.lengths, q)) if self.result.lengths else 0.0
 
 
 @dataclass(frozen=True, slots=True)

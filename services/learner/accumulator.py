@@ -13,7 +13,7 @@ from calopd.core.contexts import BASE
 from calopd.core.lm_head import HeadScores
 from calopd.core.method_inputs import StepFacts, StepInfo, StepPlan, TokenBatch
 from calopd.core.methods import ProbeSettings, opd_advantage
-from calopd.core.step_metrics import StepResult
+from calopd.core.step_result import StepResult
 from calopd.core.top_k_overlap import top_k_overlap
 from calopd.core.types import Trajectory
 from services.learner.micro_batch import MicroBatch, forward_kl

@@ -8,7 +8,8 @@ from typing import Any
 
 from calopd.config import Config, save_with_run
 from calopd.core.phase import Phase
-from calopd.core.step_metrics import MeasuredStep, step_line
+from calopd.core.step_metrics import step_line
+from calopd.core.step_result import MeasuredStep
 from calopd.core.types import Ticket
 from calopd.models.tokenizers import load_tokenizer
 from calopd.rundir import checkpoints

@@ -13,7 +13,7 @@ from typing import TypeVar
 from calopd.config import Config
 from calopd.core.errors import TooFewTrajectories
 from calopd.core.phase import Phase
-from calopd.core.step_metrics import MeasuredStep, StepResult
+from calopd.core.step_result import MeasuredStep, StepResult
 from calopd.core.types import Ticket, Trajectory
 from calopd.data.problems import load_problems
 from calopd.rundir.checkpoints import Record

@@ -9,7 +9,7 @@ import torch
 from calopd.config import Config
 from calopd.core.method_inputs import StepFacts, StepInfo, StepPlan
 from calopd.core.methods.base import RecordedSettings
-from calopd.core.step_metrics import StepResult, StepSums
+from calopd.core.step_result import StepResult, StepSums
 from calopd.core.types import Trajectory
 from calopd.models.devices import choose_dtype
 from calopd.rundir.checkpoints import Record

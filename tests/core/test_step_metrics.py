@@ -6,7 +6,8 @@ import torch
 from calopd.core.calibration import Region
 from calopd.core.lm_head import HeadScores
 from calopd.core.method_inputs import StepFacts
-from calopd.core.step_metrics import MeasuredStep, StepResult, StepSums, step_line
+from calopd.core.step_metrics import step_line
+from calopd.core.step_result import MeasuredStep, StepResult, StepSums
 from calopd.core.top_k_overlap import top_k_overlap
 
 

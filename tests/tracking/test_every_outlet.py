@@ -4,7 +4,8 @@ import pytest
 import tomli_w
 
 from calopd.core import step_metrics
-from calopd.core.step_metrics import METRICS, PROBE, Chart, MeasuredStep, Metric, StepResult, StepSums, step_line
+from calopd.core.step_metrics import METRICS, PROBE, Chart, Metric, step_line
+from calopd.core.step_result import MeasuredStep, StepResult, StepSums
 from calopd.pages.report import write_report
 from calopd.rundir.files import append_line
 from calopd.rundir.layout import RunDir

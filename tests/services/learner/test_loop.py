@@ -9,7 +9,7 @@ import pytest
 from calopd.config import load_config
 from calopd.core.errors import TooFewTrajectories
 from calopd.core.phase import Phase
-from calopd.core.step_metrics import MeasuredStep, StepResult
+from calopd.core.step_result import MeasuredStep, StepResult
 from calopd.rundir.checkpoints import Record
 from calopd.rundir.tensor_files import TensorStream
 from services.learner import loop
