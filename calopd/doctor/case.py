@@ -14,7 +14,8 @@ from calopd.models.model_files import model_folder
 from calopd.models.prompts import Prompts
 from calopd.models.tokenizers import load_tokenizer
 from calopd.transport.auth import token
-from calopd.transport.replicas import Description, Replica, replicas_at
+from calopd.transport.convert import Description
+from calopd.transport.replicas import Replica, replicas_at
 
 Role = Literal["student", "teacher"]
 ROLES: tuple[Role, ...] = ("student", "teacher")

@@ -69,18 +69,18 @@ def vllm_fixed_memory(shape: ModelShape, work: EngineWork, compute: int) -> Memo
     )
 
 
-def sequence_bytes(shape: ModelShape, work: EngineWork, compute: int) -> float:
-    """KV cache of the longest sequence, on each GPU; a KV head is never split."""
-    return work.longest * shape.kv_bytes(compute) / min(work.gpus, shape.kv_heads)
+def token_bytes(shape: ModelShape, work: EngineWork, compute: int) -> float:
+    """KV cache of one token, on each GPU; a KV head is never split."""
+    return shape.kv_bytes(compute) / min(work.gpus, shape.kv_heads)
 
 
 def vllm_memory(shape: ModelShape, work: EngineWork, compute: int) -> Memory:
     """The least that an engine starts with: everything fixed, and the KV cache of one longest sequence."""
     fixed = vllm_fixed_memory(shape, work, compute)
-    return Memory({**fixed.terms, "KV cache of one sequence": sequence_bytes(shape, work, compute)})
+    return Memory({**fixed.terms, "KV cache of one sequence": work.longest * token_bytes(shape, work, compute)})
 
 
-def concurrent_sequences(shape: ModelShape, work: EngineWork, compute: int, share_bytes: float) -> int:
-    """Sequences of the longest length that the KV cache holds if the engine may use `share_bytes` of each GPU."""
+def cached_tokens(shape: ModelShape, work: EngineWork, compute: int, share_bytes: float) -> int:
+    """Tokens that the KV cache holds if the engine may use `share_bytes` of each GPU."""
     left = share_bytes - vllm_fixed_memory(shape, work, compute).bytes
-    return max(0, int(left // sequence_bytes(shape, work, compute)))
+    return max(0, int(left // token_bytes(shape, work, compute)))

@@ -4,10 +4,11 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from calopd.config import Config
+from calopd.planning.gpus import GIB
 from calopd.planning.inference_memory import (
     VLLM_SEQUENCES,
     EngineWork,
-    concurrent_sequences,
+    cached_tokens,
     torch_teacher_memory,
     vllm_memory,
 )
@@ -88,8 +89,13 @@ def rollout_sequences(config: Config, gpu_gib: float) -> int | None:
     shape = load_shape(config.student.path)
     if shape is None or config.rollout.engine != "vllm":
         return None
-    share = config.rollout.gpu_memory_utilization * gpu_gib * 2**30
-    return concurrent_sequences(shape, rollout_work(config), dtype_bytes(config.rollout.dtype), share)
+    return rollout_cache(config, shape, gpu_gib) // longest_rollout(config)
+
+
+def rollout_cache(config: Config, shape: ModelShape, gpu_gib: float) -> int:
+    """Tokens that the KV cache of a rollout replica holds on GPUs of this memory."""
+    share = config.rollout.gpu_memory_utilization * gpu_gib * GIB
+    return cached_tokens(shape, rollout_work(config), dtype_bytes(config.rollout.dtype), share)
 
 
 def learner_work(config: Config) -> LearnerWork:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from calopd.config import Config
 from calopd.core.errors import ConfigError
 from calopd.planning.fits import RoleFit, role_fits
-from calopd.planning.gpus import GIB, GPU
+from calopd.planning.gpus import GPU
 from calopd.planning.lengths import draw_lengths
 from calopd.planning.model_shapes import ModelShape, load_shape
 from calopd.planning.rates import (
@@ -20,13 +20,12 @@ from calopd.planning.rates import (
     prefill_seconds,
     scoring_seconds,
 )
+from calopd.planning.role_needs import rollout_cache
 from calopd.planning.step_simulation import RolloutReplica, StepModel, StepTimes
 
 PROMPT_TOKENS = 200
 """Mean length of a prompt of DAPO-Math in Qwen3's tokens, with system turn and template."""
 INTERVENTION_TOKENS = 40
-ENGINE_GIB = 3.0
-"""Activations and CUDA graphs of vLLM beside weights and KV cache."""
 STEPS = 2
 """Steps that are simulated, with lengths of their own; the mean counts."""
 
@@ -130,11 +129,10 @@ def step_model(
 
 def _replica(config: Config, student: ModelShape, gpu: GPU, efficiency: Efficiency) -> RolloutReplica:
     """One rollout on this GPU."""
-    gpus, share = config.rollout.tensor_parallel_size, config.rollout.gpu_memory_utilization
-    room = gpus * gpu.memory_gib * share - student.weight_bytes(BF16) / GIB - ENGINE_GIB
+    gpus = config.rollout.tensor_parallel_size
     return RolloutReplica(
         max_sequences=config.rollout.max_in_flight,
-        capacity_tokens=max(1, int(room * GIB / student.kv_bytes(BF16))),
+        capacity_tokens=max(1, rollout_cache(config, student, gpu.memory_gib)),
         prompt_tokens=PROMPT_TOKENS,
         token_seconds=lambda running, cached: decode_seconds(student, gpu, running, cached, efficiency, gpus),
         prefill_seconds=lambda tokens: prefill_seconds(student, gpu, tokens, efficiency, gpus),

@@ -1,7 +1,7 @@
 """Conversion between the library's types and protobuf messages. Each type is converted here and nowhere else."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 
 import numpy as np
 
@@ -12,6 +12,30 @@ from calopd.transport.v1 import queue_pb2, teacher_scorer_pb2
 
 IDS = np.dtype("<i4")
 LOGPROBS = np.dtype("<f4")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """A teacher replica, as it describes itself; the fields of DescribeResponse."""
+
+    model: str
+    revision: str
+    engine: str
+    vocabulary_fingerprint: str
+    vocabulary_size: int
+    max_tokens: int
+    max_contexts: int
+    max_top_k: int
+    vocabulary: tuple[str, ...] = ()
+
+
+def description_to_message(description: Description) -> teacher_scorer_pb2.DescribeResponse:
+    return teacher_scorer_pb2.DescribeResponse(**asdict(description))
+
+
+def description_from_message(message: teacher_scorer_pb2.DescribeResponse) -> Description:
+    values = {field.name: getattr(message, field.name) for field in fields(Description)}
+    return Description(**(values | {"vocabulary": tuple(message.vocabulary)}))
 
 
 def to_bytes(values: np.ndarray, dtype: np.dtype) -> bytes:

@@ -3,7 +3,6 @@
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import grpc
 import numpy as np
@@ -15,21 +14,6 @@ from calopd.transport.v1 import teacher_scorer_pb2
 from calopd.transport.v1.teacher_scorer_pb2_grpc import TeacherScorerStub
 
 OPTIONS = [("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", 256 * 2**20)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Description:
-    """A replica, as it describes itself."""
-
-    model: str
-    revision: str
-    engine: str
-    vocabulary_fingerprint: str
-    vocabulary_size: int
-    max_tokens: int
-    max_contexts: int
-    max_top_k: int
-    vocabulary: tuple[str, ...] = ()
 
 
 class ReplicaError(CalopdError):
@@ -68,21 +52,11 @@ class Replica:
         self._name = name
         """The host name in the certificate, if the address is a number."""
 
-    def describe(self, *, with_vocabulary: bool = False) -> Description:
+    def describe(self, *, with_vocabulary: bool = False) -> convert.Description:
         request = teacher_scorer_pb2.DescribeRequest(with_vocabulary=with_vocabulary)
         with self._stub() as stub:
             answer = stub.Describe(request, metadata=self._metadata, timeout=self._timeout)
-        return Description(
-            model=answer.model,
-            revision=answer.revision,
-            engine=answer.engine,
-            vocabulary_fingerprint=answer.vocabulary_fingerprint,
-            vocabulary_size=answer.vocabulary_size,
-            max_tokens=answer.max_tokens,
-            max_contexts=answer.max_contexts,
-            max_top_k=answer.max_top_k,
-            vocabulary=tuple(answer.vocabulary),
-        )
+        return convert.description_from_message(answer)
 
     def score(
         self,

@@ -68,7 +68,7 @@ class TeacherClient:
         for channel in self._channels:
             await channel.close()
 
-    async def check_vocabulary(self, student_vocabulary: Sequence[str]) -> list[teacher_scorer_pb2.DescribeResponse]:
+    async def check_vocabulary(self, student_vocabulary: Sequence[str]) -> list[convert.Description]:
         """Return the descriptions of all replicas; raises VocabularyMismatch if one has another vocabulary."""
         described = []
         for stub in self._all_stubs:
@@ -78,7 +78,7 @@ class TeacherClient:
                 full = await stub.Describe(request, metadata=self._metadata, timeout=30)
                 check_same_vocabulary(student_vocabulary, list(full.vocabulary))
             self._vocabulary_size = answer.vocabulary_size
-            described.append(answer)
+            described.append(convert.description_from_message(answer))
         return described
 
     async def score(

@@ -61,7 +61,7 @@ class Servicer(TeacherScorerServicer):
         self._idle = asyncio.Event()
 
     async def Describe(self, request: pb.DescribeRequest, context: Any) -> pb.DescribeResponse:
-        return pb.DescribeResponse(
+        description = convert.Description(
             model=self._engine.model,
             revision=self._engine.revision,
             engine=self._engine.name,
@@ -70,8 +70,9 @@ class Servicer(TeacherScorerServicer):
             max_tokens=self._limits.max_tokens,
             max_contexts=self._limits.max_contexts,
             max_top_k=self._limits.max_top_k,
-            vocabulary=self._vocabulary if request.with_vocabulary else [],
+            vocabulary=tuple(self._vocabulary) if request.with_vocabulary else (),
         )
+        return convert.description_to_message(description)
 
     async def Score(self, request: pb.ScoreRequest, context: Any) -> pb.ScoreResponse:
         try:

@@ -7,15 +7,9 @@ import pytest
 from calopd.config import Config, load_config
 from calopd.config.extends import read_layers
 from calopd.core.errors import ConfigError
+from tests.config.conftest import MINIMAL, ROOT
 
-ROOT = Path(__file__).parents[2]
-BASE = """
-[data]
-train = "t.jsonl"
-[student]
-path = "s"
-[teacher]
-path = "t"
+BASE = f"""{MINIMAL}
 addresses = ["a:1", "b:1"]
 [rollout]
 max_tokens = 5

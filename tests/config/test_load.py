@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 
 from calopd.config import Config, check_resumable, load_config
@@ -7,23 +5,7 @@ from calopd.config.resume import is_fixed
 from calopd.core.errors import ConfigError
 from calopd.core.methods import ProbeSettings
 from calopd.core.options import Sampling
-
-ROOT = Path(__file__).parents[2]
-MINIMAL = """
-[data]
-train = "t.jsonl"
-[student]
-path = "s"
-[teacher]
-path = "t"
-"""
-
-
-@pytest.fixture
-def minimal(tmp_path):
-    file = tmp_path / "c.toml"
-    file.write_text(MINIMAL)
-    return file
+from tests.config.conftest import ROOT
 
 
 @pytest.mark.parametrize("file", sorted(ROOT.glob("configs/*.toml")), ids=lambda f: f.name)

@@ -7,6 +7,7 @@ import pytest
 from calopd.config import load_config
 from calopd.core.errors import ConfigError
 from calopd.core.methods import METHODS
+from tests.config.conftest import MINIMAL
 from tests.core.test_methods import t, tokens_of
 
 MINE = """
@@ -23,13 +24,12 @@ def advantage(tokens, settings):
 
 METHOD = Method(name="part_cal", settings=Settings, advantage=advantage)
 """
-BASE_CONFIG = "[data]\ntrain='t'\n[student]\npath='s'\n[teacher]\npath='t'\n"
 
 
 def test_a_method_of_ones_own_is_found_by_name(tmp_path):
     file, config = tmp_path / "mine.py", tmp_path / "c.toml"
     file.write_text(MINE)
-    config.write_text(BASE_CONFIG)
+    config.write_text(MINIMAL)
     try:
         mine = [f'method.file="{file}"', "method.name=part_cal"]
         loaded = load_config(config, [*mine, "method.factor=0.25"], {})
@@ -63,14 +63,14 @@ def test_a_method_of_ones_own_is_found_by_name(tmp_path):
 )
 def test_what_a_method_lacks_is_said_before_anything_starts(tmp_path, settings, message):
     file = Path(tmp_path / "c.toml")
-    file.write_text(BASE_CONFIG)
+    file.write_text(MINIMAL)
     with pytest.raises(ConfigError, match=message):
         load_config(file, settings, {})
 
 
 def test_the_papers_recipe_of_a_method_applies_unless_the_user_says_otherwise(tmp_path):
     file = tmp_path / "c.toml"
-    file.write_text(BASE_CONFIG)
+    file.write_text(MINIMAL)
 
     def load(*settings: str):
         return load_config(file, settings, {})
@@ -88,7 +88,7 @@ def test_the_papers_recipe_of_a_method_applies_unless_the_user_says_otherwise(tm
 def test_another_method_by_name_leaves_the_settings_of_the_first_behind(tmp_path):
     """A layer that chooses a method drops settings of earlier layers that the method lacks; its own are checked."""
     file = tmp_path / "c.toml"
-    file.write_text(BASE_CONFIG + "[method]\nrelaxation=3\nprobes=['inst']\nclamp=7\n")
+    file.write_text(MINIMAL + "[method]\nrelaxation=3\nprobes=['inst']\nclamp=7\n")
     plain = load_config(file, ["method.name=opd"], {})
     assert (plain.method.probe_contexts, plain.method.clamp) == ((), 7)
     filtered = load_config(file, ["method.name=tsd_filter"], {})
