@@ -18,10 +18,16 @@ def draw_lengths(count: int, seed: int, *, limit: int = 16_384, quantiles: Quant
     chance = random.Random(f"lengths/{seed}")
     shares = [(number + chance.random()) / count for number in range(count)]
     chance.shuffle(shares)
-    return [min(limit, _length(share, quantiles)) for share in shares]
+    return [min(limit, length_at(share, quantiles)) for share in shares]
 
 
-def _length(share: float, quantiles: Quantiles) -> int:
+def length_of_seed(seed: int, *, limit: int) -> int:
+    """The length of the response with this seed: the same draw whichever process makes it."""
+    return min(limit, length_at(random.Random(f"length/{seed}").random()))
+
+
+def length_at(share: float, quantiles: Quantiles = PAPER_QUANTILES) -> int:
+    """The length that this share of the responses stays below."""
     for (low, shorter), (high, longer) in pairwise(quantiles):
         if share <= high:
             return max(1, round(shorter + (longer - shorter) * (share - low) / (high - low)))

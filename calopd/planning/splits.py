@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from calopd.config import Config
 from calopd.core.errors import ConfigError
+from calopd.planning.decode_batch import RolloutReplica
 from calopd.planning.fits import RoleFit, role_fits
 from calopd.planning.gpus import GPU
 from calopd.planning.lengths import draw_lengths
@@ -21,7 +22,7 @@ from calopd.planning.rates import (
     scoring_seconds,
 )
 from calopd.planning.role_needs import rollout_cache
-from calopd.planning.step_simulation import RolloutReplica, StepModel, StepTimes
+from calopd.planning.step_simulation import StepModel, StepTimes
 
 PROMPT_TOKENS = 200
 """Mean length of a prompt of DAPO-Math in Qwen3's tokens, with system turn and template."""
@@ -68,7 +69,7 @@ def with_split(config: Config, gpu: str, teacher: int, rollout: int, learner: in
 def plan_splits(config: Config, gpu: GPU, count: int, efficiency: Efficiency = ASSUMED) -> list[Split]:
     """All splits of `count` GPUs, those that fit first, the fastest first."""
     student, teacher = shapes(config)
-    replica = _replica(config, student, gpu, efficiency)
+    replica = rollout_replica(config, student, gpu, efficiency)
     lengths = [draw_lengths(config.learner.trajectories, s, limit=config.rollout.max_tokens) for s in range(STEPS)]
     splits = []
     for teachers, rollouts, learners in _splits(count, config):
@@ -127,7 +128,7 @@ def step_model(
     )
 
 
-def _replica(config: Config, student: ModelShape, gpu: GPU, efficiency: Efficiency) -> RolloutReplica:
+def rollout_replica(config: Config, student: ModelShape, gpu: GPU, efficiency: Efficiency) -> RolloutReplica:
     """One rollout on this GPU."""
     gpus = config.rollout.tensor_parallel_size
     return RolloutReplica(

@@ -2,12 +2,10 @@
 
 import functools
 import heapq
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-CHUNK = 128
-"""Tokens that are simulated at once while nothing else changes."""
+from calopd.planning.decode_batch import DecodeBatch, RolloutReplica
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,59 +25,20 @@ class StepTimes:
         return max(self.rollout, self.teacher, self.learner)
 
 
-@dataclass(slots=True)
-class _Sequence:
-    index: int
-    length: int
-    done: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutReplica:
-    """One rollout: its limits, and the times of its engine."""
-
-    max_sequences: int
-    capacity_tokens: int
-    """Tokens that the KV cache holds."""
-    prompt_tokens: int
-    token_seconds: Callable[[int, float], float]
-    """(running sequences, cached tokens) -> seconds until each has one more token."""
-    prefill_seconds: Callable[[int], float]
-
-
 @functools.lru_cache(maxsize=256)
 def sample_times(replica: RolloutReplica, lengths: tuple[int, ...]) -> tuple[list[float], int]:
     """When each response of one rollout is complete, and how often one was preempted for want of KV cache."""
-    waiting = deque(_Sequence(index, length) for index, length in enumerate(lengths))
-    running: list[_Sequence] = []
+    batch = DecodeBatch(replica)
+    for index, length in enumerate(lengths):
+        batch.add(index, length)
     finished = [0.0] * len(lengths)
-    clock, preempted = 0.0, 0
-    prompt = replica.prompt_tokens
-    while waiting or running:
-        cached = sum(prompt + s.done for s in running)
-        while (
-            waiting
-            and len(running) < replica.max_sequences
-            and (not running or cached + prompt + waiting[0].done + len(running) < replica.capacity_tokens)
-        ):
-            sequence = waiting.popleft()
-            clock += replica.prefill_seconds(prompt + sequence.done)
-            cached += prompt + sequence.done
-            running.append(sequence)
-        room = (replica.capacity_tokens - cached) // len(running)
-        tokens = min(CHUNK, room, *(s.length - s.done for s in running))
-        if tokens < 1 and len(running) > 1:
-            waiting.appendleft(running.pop())
-            preempted += 1
-            continue
-        tokens = max(1, tokens)
-        clock += tokens * replica.token_seconds(len(running), cached + tokens * len(running) / 2)
-        for sequence in running:
-            sequence.done += tokens
-            if sequence.done >= sequence.length:
-                finished[sequence.index] = clock
-        running = [s for s in running if s.done < s.length]
-    return finished, preempted
+    clock = 0.0
+    while batch:
+        seconds, done = batch.advance()
+        clock += seconds
+        for index in done:
+            finished[index] = clock
+    return finished, batch.preempted
 
 
 def serve(arrivals: Sequence[tuple[float, float]], servers: int) -> tuple[list[float], float]:

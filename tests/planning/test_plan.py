@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from calopd.config import load_config
+from calopd.planning.decode_batch import RolloutReplica
 from calopd.planning.gpus import GPUS
 from calopd.planning.lengths import draw_lengths
 from calopd.planning.plan_tables import paper_minutes
 from calopd.planning.splits import plan_splits, with_split
-from calopd.planning.step_simulation import RolloutReplica, StepModel, sample_times, serve
+from calopd.planning.step_simulation import StepModel, sample_times, serve
 from tests.services.processes import ROOT
 
 CONFIG = ROOT / "configs" / "qwen3-4b-to-1.7b.toml"
