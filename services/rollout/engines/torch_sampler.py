@@ -10,6 +10,7 @@ from transformers import DynamicCache
 
 from calopd.config.sections import RolloutSection
 from calopd.core.errors import PolicyError
+from calopd.core.lm_head.products import project
 from calopd.models.devices import choose_device, choose_dtype
 from calopd.models.loading import load_causal_lm
 from calopd.rundir.policies import load_policy
@@ -64,7 +65,7 @@ class TorchSampler:
         logits = self._advance() if self._wave else self._start()
         finished, kept = [], []
         for i, row in enumerate(self._wave):
-            token, logprob = _draw(logits[i].float(), row)
+            token, logprob = _draw(logits[i], row)
             row.ids.append(token)
             row.logprobs.append(logprob)
             stopped = token in self._stop_ids
@@ -107,15 +108,16 @@ class TorchSampler:
         return self._forward(ids, self._mask.sum(1, keepdim=True) - 1)
 
     def _forward(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self._lm(
+        """float32 logits of the next token of each row, also from bfloat16 weights."""
+        hidden = self._lm.model(
             input_ids=ids,
             attention_mask=self._mask,
             position_ids=positions,
             past_key_values=self._cache,
             use_cache=True,
-            logits_to_keep=1,
-        ).logits[:, -1]
-        return logits
+        ).last_hidden_state[:, -1]
+        weight = self._lm.lm_head.weight
+        return project(hidden, weight, torch.empty(len(hidden), len(weight), device=hidden.device))
 
 
 def _draw(logits: torch.Tensor, row: _Row) -> tuple[int, float]:
