@@ -12,6 +12,7 @@ from typing import Literal
 
 import torch
 
+from calopd.core.activity import Role, busiest
 from calopd.core.calibration import ratio_of_sums
 from calopd.core.step_result import MeasuredStep
 
@@ -114,7 +115,48 @@ SECONDS = Chart(
     "Busy seconds of each role, and idle seconds of the learner. Roles overlap: the sum may exceed the wall time.",
     stacked=True,
 )
-WALL = Chart("Seconds per step", "Time")
+WALL = Chart("Seconds per step", "Time", "Wall time, and busy seconds of the busiest role: the closer, the better.")
+
+
+def _role_chart(role: Role) -> Chart:
+    note = "Mean over the processes of the role; the three add up to the step. docs/metrics.md defines them."
+    return Chart(f"Seconds of a {ROLES[role]}", "Time", note, stacked=True)
+
+
+def _role_metrics(role: Role) -> tuple[Metric, ...]:
+    chart = ROLE_CHARTS[role]
+    return tuple(
+        Metric(f"seconds_{role}_{state}", "seconds", meaning[role], _role_value(role, state), chart, state,
+               name=f"step_{role}_{state}_seconds")
+        for state, meaning in STATES.items()
+    )  # fmt: skip
+
+
+def _role_value(role: Role, state: str) -> Callable[[MeasuredStep], Number]:
+    return lambda step: getattr(step.roles[role], state) if role in step.roles else None
+
+
+ROLES: dict[Role, str] = {"rollout": "rollout", "teacher": "teacher", "learner": "learner rank"}
+"""Role -> one of its processes."""
+STATES: dict[str, dict[Role, str]] = {
+    "busy": {
+        "rollout": "Seconds in which a rollout sampled, for steps and evaluations; mean over the replicas",
+        "teacher": "Seconds in which a teacher computed; mean over the replicas",
+        "learner": "Seconds of forward, backward and optimizer step; mean over the ranks",
+    },
+    "waiting": {
+        "rollout": "Seconds in which a rollout had tickets and sampled nothing: scores or a policy were outstanding",
+        "teacher": "Seconds in which a teacher had requests and did not compute",
+        "learner": "Seconds in which a rank waited for trajectories, published a policy or copied a checkpoint",
+    },
+    "idle": {
+        "rollout": "Seconds in which a rollout had no tickets",
+        "teacher": "Seconds in which a teacher had no requests",
+        "learner": "Seconds of passes that a rank made without trajectories, because other ranks had some",
+    },
+}
+"""State -> role -> meaning; calopd/core/activity.py defines the states."""
+ROLE_CHARTS = {role: _role_chart(role) for role in ROLES}
 
 GROUPS = ("Calibration", "Student", "Optimization", "Time", "Progress")
 """Groups of charts, in the order of the page."""
@@ -176,15 +218,20 @@ METRICS: tuple[Metric, ...] = (
            name="step_tokens"),
     Metric("tickets_used", "count", "Tickets whose trajectory was used", lambda s: len(s.result.used), TICKETS, "used"),
     Metric("tickets_missing", "count", "Tickets that became dead letters", lambda s: s.missing, TICKETS, "missing"),
-    Metric("seconds", "seconds", "Wall time of the step", lambda s: s.seconds, WALL, name="step_seconds"),
-    Metric("seconds_rollout", "seconds", "Busy seconds of the sampling engines",
+    Metric("seconds", "seconds", "Wall time of the step", lambda s: s.seconds, WALL, "step", name="step_seconds"),
+    Metric("seconds_busiest", "seconds", "Busy seconds of the busiest role, mean over its processes",
+           lambda s: busiest(s.roles) or None, WALL, "busiest role", name="step_busiest_seconds"),
+    Metric("seconds_rollout", "seconds", "Busy seconds of all sampling engines for the step's trajectories",
            lambda s: s.result.sums.get("seconds_rollout"), SECONDS, "rollout", name="step_rollout_seconds"),
-    Metric("seconds_teacher", "seconds", "Busy seconds of the teachers",
+    Metric("seconds_teacher", "seconds", "Busy seconds of all teachers for the step's trajectories",
            lambda s: s.result.sums.get("seconds_teacher"), SECONDS, "teacher", name="step_teacher_seconds"),
     Metric("seconds_learner", "seconds", "Seconds in which the learner did not wait",
            lambda s: s.seconds - s.idle_seconds, SECONDS, "learner", name="step_learner_seconds"),
     Metric("seconds_idle", "seconds", "Seconds in which the learner waited for trajectories",
            lambda s: s.idle_seconds, SECONDS, "learner idle", name="step_idle_seconds"),
+    *_role_metrics("rollout"),
+    *_role_metrics("teacher"),
+    *_role_metrics("learner"),
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from calopd.core.activity import Activities, Role, RoleSeconds, add_readings
 from calopd.core.calibration import Region
 
 
@@ -62,6 +63,8 @@ class StepResult:
     shown: list[dict[str, Any]] = field(default_factory=list)
     """Trajectories kept for the report."""
     sampler: str = ""
+    activities: Activities = field(default_factory=dict)
+    """Rollouts and teachers, when they sent their last result of the step."""
 
     def merge(self, other: "StepResult") -> None:
         self.sums.merge(other.sums)
@@ -69,6 +72,8 @@ class StepResult:
         self.used += other.used
         self.shown += other.shown
         self.sampler = self.sampler or other.sampler
+        for (role, _), reading in other.activities.items():
+            add_readings(self.activities, role, [reading])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +90,8 @@ class MeasuredStep:
     """Tickets that became dead letters."""
     seconds: float
     idle_seconds: float
+    roles: Mapping[Role, RoleSeconds] = field(default_factory=dict)
+    """A role that sent no reading of its clock is absent."""
     evaluation: tuple[int, float] | None = None
     """Policy version and accuracy of the newest held-out evaluation."""
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from calopd.core.activity import Activity
 from calopd.core.options import LOGPROBS_ONLY, Sampling, ScoreOptions
 
 
@@ -93,6 +94,8 @@ class Scores:
     seconds: float
     top_k: TopK | None = None
     entropy: np.ndarray | None = None
+    activity: Activity | None = None
+    """The replica that scored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +111,5 @@ class Trajectory:
     answered_after_think: bool
     sampler: str
     worker: str
+    activity: Activity | None = None
+    """The worker, when the trajectory was complete."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from calopd.config import Config
-from calopd.planning.role_needs import Role
+from calopd.core.activity import Role
 from calopd.planning.workload import longest_sampled, longest_scored
 
 ALTERNATIVES = 3

@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from calopd.config import Config
+from calopd.core.activity import Role
 from calopd.core.errors import ConfigError
 from calopd.planning.advice import advise
 from calopd.planning.gpus import CONTEXT_GIB, GPUS, usable_gib
-from calopd.planning.role_needs import Need, Role, role_need
+from calopd.planning.role_needs import Need, role_need
 
 SPARE = 0.10
 """Share of the usable memory that a recipe leaves free, for what arithmetic does not know."""

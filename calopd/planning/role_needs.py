@@ -1,9 +1,9 @@
 """Memory that each process of a run needs on its GPUs, by the settings of the run."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from calopd.config import Config
+from calopd.core.activity import Role
 from calopd.planning.gpus import GIB
 from calopd.planning.inference_memory import (
     VLLM_SEQUENCES,
@@ -16,8 +16,6 @@ from calopd.planning.learner_memory import LearnerWork, learner_memory
 from calopd.planning.memory_terms import Memory, dtype_bytes
 from calopd.planning.model_shapes import QUANTISED_BITS, ModelShape, load_shape
 from calopd.planning.workload import learner_tokens, longest_rollout, teacher_tokens
-
-Role = Literal["teacher", "rollout", "learner"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

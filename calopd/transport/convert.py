@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, fields
 
 import numpy as np
 
+from calopd.core.activity import Activity
 from calopd.core.errors import InvalidRequest, UnhealthyTeacher
 from calopd.core.score_checks import check_scores
 from calopd.core.types import LOGPROBS_ONLY, Sample, Sampling, ScoreOptions, Scores, Ticket, TopK, Trajectory
@@ -58,6 +59,19 @@ def sampling_from_message(message: queue_pb2.Sampling) -> Sampling:
     return Sampling.of(message)
 
 
+def activity_to_message(activity: Activity) -> teacher_scorer_pb2.Activity:
+    return teacher_scorer_pb2.Activity(
+        process=activity.process,
+        started=activity.started,
+        busy_seconds=activity.busy,
+        waiting_seconds=activity.waiting,
+    )
+
+
+def activity_from_message(message: teacher_scorer_pb2.Activity) -> Activity:
+    return Activity(message.process, message.started, message.busy_seconds, message.waiting_seconds)
+
+
 def score_options_to_message(options: ScoreOptions) -> teacher_scorer_pb2.ScoreOptions:
     return teacher_scorer_pb2.ScoreOptions(
         top_k=options.top_k, want_entropy=options.want_entropy, top_k_min_entropy=options.top_k_min_entropy
@@ -106,6 +120,8 @@ def scores_to_message(trajectory_id: str, scores: Scores) -> teacher_scorer_pb2.
             message.top_k.positions = to_bytes(scores.top_k.positions, IDS)
     if scores.entropy is not None:
         message.entropy = to_bytes(scores.entropy, LOGPROBS)
+    if scores.activity is not None:
+        message.activity.CopyFrom(activity_to_message(scores.activity))
     return message
 
 
@@ -127,6 +143,7 @@ def scores_from_message(message: teacher_scorer_pb2.ScoreResponse) -> Scores:
         seconds=message.seconds,
         top_k=top_k,
         entropy=from_bytes(message.entropy, LOGPROBS, "entropy") if message.entropy else None,
+        activity=activity_from_message(message.activity) if message.HasField("activity") else None,
     )
 
 
@@ -226,6 +243,7 @@ def trajectory_to_bytes(trajectory: Trajectory, received: ReceivedScores | None 
         sampler=trajectory.sampler,
         worker=trajectory.worker,
         sampling_seconds=sample.seconds,
+        activity=None if trajectory.activity is None else activity_to_message(trajectory.activity),
     )
     if received is not None:
         message.scores.CopyFrom(received.message)
@@ -251,4 +269,5 @@ def trajectory_from_bytes(raw: bytes) -> Trajectory:
         answered_after_think=message.answered_after_think,
         sampler=message.sampler,
         worker=message.worker,
+        activity=activity_from_message(message.activity) if message.HasField("activity") else None,
     )

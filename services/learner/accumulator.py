@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from calopd.config.sections import MethodSection
+from calopd.core.activity import add_readings
 from calopd.core.calibration import tsd_region
 from calopd.core.contexts import BASE
 from calopd.core.lm_head import HeadScores
@@ -148,6 +149,8 @@ class Accumulator:
         self.result.used += [t.ticket.index for t in trajectories]
         self.result.lengths += [len(t.sample.response_ids) for t in trajectories]
         self.result.sampler = trajectories[0].sampler
+        add_readings(self.result.activities, "rollout", (t.activity for t in trajectories))
+        add_readings(self.result.activities, "teacher", (t.scores.activity for t in trajectories if t.scores))
         self.result.sums.add(
             trajectories=float(len(trajectories)),
             correct=float(sum(t.correct for t in trajectories)),

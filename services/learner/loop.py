@@ -11,6 +11,7 @@ from itertools import chain
 from typing import TypeVar
 
 from calopd.config import Config
+from calopd.core.activity import Activities, Role, RoleSeconds, role_seconds
 from calopd.core.errors import TooFewTrajectories
 from calopd.core.phase import Phase
 from calopd.core.step_result import MeasuredStep, StepResult
@@ -43,6 +44,7 @@ class TrainingLoop:
         self._tickets: list[Ticket] = []
         self._assigned: Iterator[Assignment | None] = iter(())
         self._clock, self._idle = time.monotonic(), 0.0
+        self._activities: Activities = {}
 
     def run(self) -> None:
         """Train to the end, from the last checkpoint if there is one."""
@@ -158,8 +160,23 @@ class TrainingLoop:
             missing=len(tickets) - len(result.used),
             seconds=seconds,
             idle_seconds=self._idle,
+            roles=self._roles(result, update, seconds),
             evaluation=self._coordinator.newest_evaluation(),
         )
+
+    def _roles(self, result: StepResult, update: Update, seconds: float) -> dict[Role, RoleSeconds]:
+        """Busy, waiting and idle seconds of the roles since the last step."""
+        before, now = self._activities, result.activities
+        self._activities = before | now
+        replicas: dict[Role, int] = {
+            "rollout": self._config.rollout.replicas,
+            "teacher": len(self._config.teacher_addresses),
+        }
+        roles = {role: role_seconds(role, before, now, seconds=seconds, processes=n) for role, n in replicas.items()}
+        busy, idle = (result.sums.get(name) / self._ranks.size for name in ("learner_busy", "learner_idle"))
+        busy += update.seconds
+        learner = RoleSeconds(busy, max(0.0, seconds - busy - idle), idle)
+        return {role: found for role, found in roles.items() if found is not None} | {"learner": learner}
 
     def _check_missing(self, step: int, missing: int) -> None:
         """Stop before the optimizer if too many tickets became dead letters. All ranks do, with one exit code."""

@@ -1,6 +1,8 @@
 """One rank's share of training: gradients summed over micro-batches, the optimizer step, checkpoints, weights."""
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +38,7 @@ class Update:
     """Before clipping; 0 if no token was left to learn from, and the optimizer did not step."""
     denominator: int
     """Divisor of the summed gradient: trajectories or tokens of the step, as the aggregation asks."""
+    seconds: float
 
 
 class Trainer:
@@ -107,10 +110,11 @@ class Trainer:
         held, facts = [], []
         for trajectories in micro_batches:
             held.append(trajectories)
-            if trajectories:
-                facts.append(self._accumulator.look(trajectories))
-            else:
-                self._accumulator.look_at_nothing()
+            with self._timed(trajectories):
+                if trajectories:
+                    facts.append(self._accumulator.look(trajectories))
+                else:
+                    self._accumulator.look_at_nothing()
         return held, facts
 
     def plan(self, facts: Sequence[StepFacts]) -> StepPlan:
@@ -121,10 +125,18 @@ class Trainer:
 
     def learn(self, trajectories: list[Trajectory], plan: StepPlan | None) -> None:
         """Forward and backward over one micro-batch; an empty one takes part in the collectives of the other ranks."""
-        if trajectories:
-            self._accumulator.add(trajectories, plan, self._show_below)
-        else:
-            self._accumulator.add_nothing()
+        with self._timed(trajectories):
+            if trajectories:
+                self._accumulator.add(trajectories, plan, self._show_below)
+            else:
+                self._accumulator.add_nothing()
+
+    @contextmanager
+    def _timed(self, trajectories: list[Trajectory]) -> Iterator[None]:
+        """Count the seconds of a pass: busy, or idle if this rank has no trajectories."""
+        start = time.monotonic()
+        yield
+        self.result.sums.add(**{"learner_busy" if trajectories else "learner_idle": time.monotonic() - start})
 
     @property
     def result(self) -> StepResult:
@@ -133,14 +145,14 @@ class Trainer:
 
     def optimizer_step(self, sums: StepSums) -> Update:
         """Divide the summed gradient by the step's denominator, clip it and step; `sums` are those of all ranks."""
-        learner = self._config.learner
+        learner, start = self._config.learner, time.monotonic()
         rate = learning_rate(
             self._step, steps=self._config.run.steps, peak=learner.learning_rate, warmup_steps=learner.warmup_steps
         )
         trajectories, tokens = int(sums.get("kept_trajectories")), int(sums.get("kept_tokens"))
         divisor = self._config.method.objective.denominator(trajectories, tokens)
         norm = self._optimize(divisor, rate) if tokens else 0.0
-        return Update(rate, norm, divisor)
+        return Update(rate, norm, divisor, time.monotonic() - start)
 
     def _optimize(self, divisor: int, rate: float) -> float:
         parameters = [p for p in self.student.parameters() if p.grad is not None]

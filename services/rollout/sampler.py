@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from calopd.core.activity import ActivityClock
 from calopd.core.types import Sample
 from services.rollout import prometheus
 from services.rollout.engines.sampling_engine import SampleRequest, SamplingEngine
@@ -48,8 +49,10 @@ _Item = TypeVar("_Item", _Job, _Load)
 class SamplingLoop:
     """Steps an engine in a thread of its own. All methods may be called from any thread."""
 
-    def __init__(self, engine: SamplingEngine) -> None:
+    def __init__(self, engine: SamplingEngine, process: str = "") -> None:
         self.name = engine.name
+        self.clock = ActivityClock(process)
+        """Busy while a response is being sampled."""
         self.policy_version = 0
         self._engine = engine
         self._inbox: deque[_Job | _Load] = deque()
@@ -99,7 +102,8 @@ class SamplingLoop:
             for item in admitted:
                 self._load(item) if isinstance(item, _Load) else self._add(item)
             if self._running:
-                self._step()
+                with self.clock.computing():
+                    self._step()
             prometheus.sampling.set(len(self._running))
 
     def _drop(self) -> None:

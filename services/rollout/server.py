@@ -60,10 +60,11 @@ async def serve(config: Config) -> None:
     )
     await wait_for_teacher(teacher, vocabulary(tokenizer))
 
+    name = os.environ.get(WORKER.name, f"{socket.gethostname()}-{rollout.port}")
     worker = Worker(
-        os.environ.get(WORKER.name, f"{socket.gethostname()}-{rollout.port}"),
+        name,
         queue=open_queue(config.queue.url, read_run_id(config.run_dir)),
-        sampler=SamplingLoop(engine),
+        sampler=SamplingLoop(engine, name),
         teacher=teacher,
         prompts=Prompts.configured(config, tokenizer, problems),
         policies=config.policies,

@@ -112,6 +112,7 @@ class Worker:
         for claim in claims:
             if claim.entry not in self._active:
                 self._active[claim.entry] = claim
+                self.sampler.clock.hold(len(self._active))
                 task = self._spawn(self._work(claim))
                 task.add_done_callback(functools.partial(self._finished, claim))
                 if claim.ticket.is_evaluation:
@@ -129,6 +130,7 @@ class Worker:
     def _finished(self, claim: Claim, task: "asyncio.Task[None]") -> None:
         """Forget a claim; also called if its task was cancelled before it started."""
         self._active.pop(claim.entry, None)
+        self.sampler.clock.hold(len(self._active))
         self._urgent.discard(claim.ticket.id)
         if task.cancelled() and claim.ticket.is_evaluation and not self._ending:
             self._spawn(self._give_back(claim))
@@ -208,6 +210,7 @@ class Worker:
             answered_after_think=after_think,
             sampler=self.sampler.name,
             worker=self.name,
+            activity=self.sampler.clock.read(),
         )
         return trajectory, scores
 

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import defaultdict
 
+from calopd.core.activity import ActivityClock
 from calopd.core.errors import EngineFailed, Overloaded
 from services.teacher_scorer import prometheus
 from services.teacher_scorer.engines.scoring_engine import ScoringEngine, SequenceToScore
@@ -19,8 +20,9 @@ Batch = list[tuple[Request, int]]
 class Scheduler:
     """Owns the engine: nothing else calls the engine once the scheduler has started."""
 
-    def __init__(self, engine: ScoringEngine, *, batch_tokens: int, max_waiting: int) -> None:
+    def __init__(self, engine: ScoringEngine, *, batch_tokens: int, max_waiting: int, process: str = "") -> None:
         self._engine = engine
+        self.clock = ActivityClock(process)
         self._batch_tokens = batch_tokens
         self._max_waiting = max_waiting
         self._queue = FairQueue()
@@ -54,6 +56,7 @@ class Scheduler:
     def _count(self, change: int) -> None:
         self._open += change
         prometheus.waiting.set(self._open)
+        self.clock.hold(self._open)
 
     def stop(self) -> None:
         with self._changed:
@@ -98,7 +101,8 @@ class Scheduler:
 
     def _score(self, batch: Batch) -> None:
         start = time.monotonic()
-        passed = self._engine.score([request.sequences[index] for request, index in batch])
+        with self.clock.computing():
+            passed = self._engine.score([request.sequences[index] for request, index in batch])
         seconds = time.monotonic() - start
         total = tokens_of(batch)
         prometheus.busy_seconds.inc(seconds)

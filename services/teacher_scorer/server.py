@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import signal
+import socket
 
 import grpc
 import numpy as np
@@ -48,7 +49,12 @@ async def serve(config: Config) -> None:
     engine = build_engine(teacher)
     ids = np.asarray(tokenizer.encode(TEXT, add_special_tokens=False), dtype=np.int32)
     canary = Canary(engine, ids)
-    scheduler = Scheduler(engine, batch_tokens=teacher.batch_tokens, max_waiting=teacher.max_waiting)
+    scheduler = Scheduler(
+        engine,
+        batch_tokens=teacher.batch_tokens,
+        max_waiting=teacher.max_waiting,
+        process=f"{socket.gethostname()}-{teacher.port}",
+    )
     await canary.check(scheduler)
 
     limits = Limits(

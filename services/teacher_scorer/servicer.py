@@ -157,6 +157,7 @@ class Servicer(TeacherScorerServicer):
             seconds=sum(part.seconds for part in scored),
             top_k=first.top_k,
             entropy=first.entropy,
+            activity=self._scheduler.clock.read(),
         )
         return convert.scores_to_message(request.trajectory_id, scores)
 

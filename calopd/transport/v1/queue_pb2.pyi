@@ -42,7 +42,7 @@ class Ticket(_message.Message):
     def __init__(self, run: _Optional[str] = ..., batch: _Optional[str] = ..., index: _Optional[int] = ..., problem_id: _Optional[str] = ..., sample: _Optional[int] = ..., seed: _Optional[int] = ..., policy_version: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., contexts: _Optional[_Iterable[str]] = ..., score_options: _Optional[_Union[_teacher_scorer_pb2.ScoreOptions, _Mapping]] = ...) -> None: ...
 
 class Trajectory(_message.Message):
-    __slots__ = ("ticket", "prompt_ids", "response_ids", "rollout_logprobs", "truncated", "policy_version", "scores", "correct", "answered_after_think", "sampler", "worker", "sampling_seconds")
+    __slots__ = ("ticket", "prompt_ids", "response_ids", "rollout_logprobs", "truncated", "policy_version", "scores", "correct", "answered_after_think", "sampler", "worker", "sampling_seconds", "activity")
     TICKET_FIELD_NUMBER: _ClassVar[int]
     PROMPT_IDS_FIELD_NUMBER: _ClassVar[int]
     RESPONSE_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -55,6 +55,7 @@ class Trajectory(_message.Message):
     SAMPLER_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    ACTIVITY_FIELD_NUMBER: _ClassVar[int]
     ticket: Ticket
     prompt_ids: bytes
     response_ids: bytes
@@ -67,4 +68,5 @@ class Trajectory(_message.Message):
     sampler: str
     worker: str
     sampling_seconds: float
-    def __init__(self, ticket: _Optional[_Union[Ticket, _Mapping]] = ..., prompt_ids: _Optional[bytes] = ..., response_ids: _Optional[bytes] = ..., rollout_logprobs: _Optional[bytes] = ..., truncated: _Optional[bool] = ..., policy_version: _Optional[int] = ..., scores: _Optional[_Union[_teacher_scorer_pb2.ScoreResponse, _Mapping]] = ..., correct: _Optional[bool] = ..., answered_after_think: _Optional[bool] = ..., sampler: _Optional[str] = ..., worker: _Optional[str] = ..., sampling_seconds: _Optional[float] = ...) -> None: ...
+    activity: _teacher_scorer_pb2.Activity
+    def __init__(self, ticket: _Optional[_Union[Ticket, _Mapping]] = ..., prompt_ids: _Optional[bytes] = ..., response_ids: _Optional[bytes] = ..., rollout_logprobs: _Optional[bytes] = ..., truncated: _Optional[bool] = ..., policy_version: _Optional[int] = ..., scores: _Optional[_Union[_teacher_scorer_pb2.ScoreResponse, _Mapping]] = ..., correct: _Optional[bool] = ..., answered_after_think: _Optional[bool] = ..., sampler: _Optional[str] = ..., worker: _Optional[str] = ..., sampling_seconds: _Optional[float] = ..., activity: _Optional[_Union[_teacher_scorer_pb2.Activity, _Mapping]] = ...) -> None: ...

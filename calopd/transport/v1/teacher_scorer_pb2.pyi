@@ -84,8 +84,20 @@ class TopK(_message.Message):
     positions: bytes
     def __init__(self, k: _Optional[int] = ..., ids: _Optional[bytes] = ..., logprobs: _Optional[bytes] = ..., positions: _Optional[bytes] = ...) -> None: ...
 
+class Activity(_message.Message):
+    __slots__ = ("process", "started", "busy_seconds", "waiting_seconds")
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
+    STARTED_FIELD_NUMBER: _ClassVar[int]
+    BUSY_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    process: str
+    started: float
+    busy_seconds: float
+    waiting_seconds: float
+    def __init__(self, process: _Optional[str] = ..., started: _Optional[float] = ..., busy_seconds: _Optional[float] = ..., waiting_seconds: _Optional[float] = ...) -> None: ...
+
 class ScoreResponse(_message.Message):
-    __slots__ = ("trajectory_id", "scores", "top_k", "entropy", "teacher_revision", "seconds", "error", "error_code")
+    __slots__ = ("trajectory_id", "scores", "top_k", "entropy", "teacher_revision", "seconds", "error", "error_code", "activity")
     TRAJECTORY_ID_FIELD_NUMBER: _ClassVar[int]
     SCORES_FIELD_NUMBER: _ClassVar[int]
     TOP_K_FIELD_NUMBER: _ClassVar[int]
@@ -94,6 +106,7 @@ class ScoreResponse(_message.Message):
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ACTIVITY_FIELD_NUMBER: _ClassVar[int]
     trajectory_id: str
     scores: _containers.RepeatedCompositeFieldContainer[ContextScore]
     top_k: TopK
@@ -102,4 +115,5 @@ class ScoreResponse(_message.Message):
     seconds: float
     error: str
     error_code: int
-    def __init__(self, trajectory_id: _Optional[str] = ..., scores: _Optional[_Iterable[_Union[ContextScore, _Mapping]]] = ..., top_k: _Optional[_Union[TopK, _Mapping]] = ..., entropy: _Optional[bytes] = ..., teacher_revision: _Optional[str] = ..., seconds: _Optional[float] = ..., error: _Optional[str] = ..., error_code: _Optional[int] = ...) -> None: ...
+    activity: Activity
+    def __init__(self, trajectory_id: _Optional[str] = ..., scores: _Optional[_Iterable[_Union[ContextScore, _Mapping]]] = ..., top_k: _Optional[_Union[TopK, _Mapping]] = ..., entropy: _Optional[bytes] = ..., teacher_revision: _Optional[str] = ..., seconds: _Optional[float] = ..., error: _Optional[str] = ..., error_code: _Optional[int] = ..., activity: _Optional[_Union[Activity, _Mapping]] = ...) -> None: ...

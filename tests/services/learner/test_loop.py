@@ -97,7 +97,7 @@ class CountingTrainer:
 
     def optimizer_step(self, sums):
         self.calls.append("optimizer step")
-        return Update(1e-6, 1.0, 4)
+        return Update(1e-6, 1.0, 4, 0.0)
 
     def save(self, record: Record) -> None:
         assert self.writing is None, "two checkpoints at once"
