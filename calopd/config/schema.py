@@ -83,6 +83,15 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _stale(self) -> "Config":
+        if self.run.max_staleness and self.method.student_logprobs == "rollout":
+            raise ValueError(
+                'method.student_logprobs is "rollout" and run.max_staleness is above 0: the advantage would be that of '
+                'an older student. Set method.student_logprobs to "learner" or run.max_staleness to 0'
+            )
+        return self
+
+    @model_validator(mode="after")
     def _heldout(self) -> "Config":
         if self.evaluation.problems and self.data.heldout is None:
             raise ValueError("evaluation.problems is set, but data.heldout names no file")

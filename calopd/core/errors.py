@@ -37,6 +37,10 @@ class TooFewTrajectories(CalopdError):
     """A step that lacks more trajectories than the configuration allows."""
 
 
+class StaleTrajectory(CalopdError):
+    """A trajectory that was sampled from an older or newer policy than its step allows."""
+
+
 class CheckpointFailed(CalopdError):
     """The disk refuses a checkpoint."""
 

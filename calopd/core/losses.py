@@ -1,4 +1,4 @@
-"""The clamp, the weights of tokens, and the denominators of the three aggregations."""
+"""The clamp, the importance ratio, the weights of tokens, and the denominators of the three aggregations."""
 
 from typing import Literal, get_args
 
@@ -12,6 +12,17 @@ LOSS_AGG_MODES: tuple[str, ...] = get_args(LossAggMode)
 def clamp_advantage(advantage: Tensor, clamp: float | None) -> Tensor:
     """Bound the advantage on both sides, after calibration; None = no clamp."""
     return advantage if clamp is None else advantage.clamp(-clamp, clamp)
+
+
+def importance_ratio(student_logprobs: Tensor, rollout_logprobs: Tensor, stale: Tensor, limit: float | None) -> Tensor:
+    """min(pi_S / pi_rollout, limit) where a token is stale, 1 elsewhere; all [T]. Without a limit, 1 everywhere.
+
+    pi_S is the student that learns, pi_rollout the older one that sampled the token.
+    """
+    ratio = torch.ones_like(student_logprobs)
+    if limit is None:
+        return ratio
+    return torch.where(stale, (student_logprobs - rollout_logprobs).exp().clamp(max=limit), ratio)
 
 
 def token_weights(lengths: Tensor, mode: LossAggMode, mask: Tensor | None = None) -> Tensor:

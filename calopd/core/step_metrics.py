@@ -106,6 +106,9 @@ NORM = Chart("Gradient norm", "Optimization", logarithmic=True, runbook="Gradien
 RATE = Chart("Learning rate", "Optimization")
 MISMATCH = Chart("Log-probability mismatch", "Optimization", logarithmic=True, runbook="Mismatch")
 STALENESS = Chart("Staleness", "Optimization", runbook="Staleness")
+IMPORTANCE = Chart(
+    "Importance ratio", "Optimization", "Of tokens that an older policy sampled; there are none with max_staleness = 0."
+)
 PROGRESS = Chart("Progress", "Progress", "Step, epoch, policy published after the step, and policy last evaluated.")
 TICKETS = Chart("Tickets", "Progress", "A ticket becomes a trajectory or a dead letter; a method may leave some out.")
 TOKENS = Chart("Tokens per step", "Progress", "Response tokens of the step; a method may leave some out of the loss.")
@@ -157,6 +160,7 @@ STATES: dict[str, dict[Role, str]] = {
 }
 """State -> role -> meaning; calopd/core/activity.py defines the states."""
 ROLE_CHARTS = {role: _role_chart(role) for role in ROLES}
+FIRST_TOKEN = Chart("From optimizer step to first token", "Time")
 
 GROUPS = ("Calibration", "Student", "Optimization", "Time", "Progress")
 """Groups of charts, in the order of the page."""
@@ -210,10 +214,15 @@ METRICS: tuple[Metric, ...] = (
            lambda s: s.result.sums.get("loss") / s.denominator, LOSS),
     Metric("grad_norm", "", "Gradient norm before clipping", lambda s: s.gradient_norm, NORM, name="gradient_norm"),
     Metric("lr", "", "Learning rate of the optimizer step", lambda s: s.learning_rate, RATE, name="learning_rate"),
-    Metric("logprob_mismatch", "nats", "Mean |rollout - learner| log-probability; about .02 in bfloat16, 0 in float32",
-           _mean("mismatch", "tokens"), MISMATCH),
-    Metric("staleness", "versions", "Mean age of the trajectories in policy versions; 0 = strictly on-policy",
-           lambda s: s.share("staleness"), STALENESS),
+    Metric("logprob_mismatch", "nats",
+           "Mean |rollout - learner| log-probability of tokens that are not stale; about .02 in bfloat16, 0 in float32",
+           _mean("mismatch", "fresh_tokens"), MISMATCH),
+    Metric("staleness", "versions", "Mean age of the response tokens in policy versions; 0 = strictly on-policy",
+           _mean("staleness", "tokens"), STALENESS),
+    Metric("importance_ratio", "ratio", "Mean importance ratio of the stale tokens, after truncation",
+           _mean("importance_ratio", "stale_tokens"), IMPORTANCE, "mean"),
+    Metric("importance_truncated_share", "ratio", "Share of the stale tokens whose importance ratio was truncated",
+           _mean("importance_truncated", "stale_tokens"), IMPORTANCE, "truncated", name="importance_truncated_ratio"),
     Metric("tokens", "count", "Response tokens of the step", lambda s: sum(s.result.lengths), TOKENS, "all",
            name="step_tokens"),
     Metric("tickets_used", "count", "Tickets whose trajectory was used", lambda s: len(s.result.used), TICKETS, "used"),
@@ -232,6 +241,9 @@ METRICS: tuple[Metric, ...] = (
     *_role_metrics("rollout"),
     *_role_metrics("teacher"),
     *_role_metrics("learner"),
+    Metric("seconds_to_first_token", "seconds",
+           "Seconds from an optimizer step to the first token of its policy, of the newest policy in the step",
+           lambda s: s.first_token_seconds, FIRST_TOKEN, name="first_token_seconds"),
 )  # fmt: skip
 
 

@@ -65,6 +65,11 @@ class StepResult:
     sampler: str = ""
     activities: Activities = field(default_factory=dict)
     """Rollouts and teachers, when they sent their last result of the step."""
+    first_tokens: dict[int, float] = field(default_factory=dict)
+    """Policy version -> Unix time of the first token that was sampled from it."""
+
+    def add_first_token(self, version: int, time: float) -> None:
+        self.first_tokens[version] = min(time, self.first_tokens.get(version, time))
 
     def merge(self, other: "StepResult") -> None:
         self.sums.merge(other.sums)
@@ -74,6 +79,8 @@ class StepResult:
         self.sampler = self.sampler or other.sampler
         for (role, _), reading in other.activities.items():
             add_readings(self.activities, role, [reading])
+        for version, time in other.first_tokens.items():
+            self.add_first_token(version, time)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +99,8 @@ class MeasuredStep:
     idle_seconds: float
     roles: Mapping[Role, RoleSeconds] = field(default_factory=dict)
     """A role that sent no reading of its clock is absent."""
+    first_token_seconds: float | None = None
+    """From an optimizer step to the first token of its policy: of the newest policy in this step."""
     evaluation: tuple[int, float] | None = None
     """Policy version and accuracy of the newest held-out evaluation."""
 

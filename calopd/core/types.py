@@ -44,10 +44,15 @@ class Ticket:
     """Number of this response among those to the same problem."""
     seed: int
     policy_version: int
+    """The policy to sample from; with `newer_policy`, the oldest one to sample from."""
     sampling: Sampling
     contexts: tuple[str, ...] = ()
     """Contexts that the teacher scores under; empty for an evaluation."""
     score_options: ScoreOptions = LOGPROBS_ONLY
+    policy_sha256: str = ""
+    """Digest of the weights of `policy_version`, which may be published again after a crash; empty = any weights."""
+    newer_policy: bool = False
+    """Sample from the newest policy that was announced."""
 
     @property
     def id(self) -> str:
@@ -71,6 +76,8 @@ class Sample:
     policy_version: int
     seconds: float
     """This response's share of the time in which the engine was busy."""
+    first_token_time: float = 0.0
+    """Unix time of the first token that the engine sampled from this policy; 0 = not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,6 +210,8 @@ def ticket_to_message(ticket: Ticket) -> queue_pb2.Ticket:
         sampling=sampling_to_message(ticket.sampling),
         contexts=ticket.contexts,
         score_options=score_options_to_message(ticket.score_options),
+        policy_sha256=ticket.policy_sha256,
+        newer_policy=ticket.newer_policy,
     )
 
 
@@ -225,6 +227,8 @@ def ticket_from_message(message: queue_pb2.Ticket) -> Ticket:
         sampling=sampling_from_message(message.sampling),
         contexts=tuple(message.contexts),
         score_options=score_options_from_message(message.score_options),
+        policy_sha256=message.policy_sha256,
+        newer_policy=message.newer_policy,
     )
 
 
@@ -244,6 +248,7 @@ def trajectory_to_bytes(trajectory: Trajectory, received: ReceivedScores | None 
         worker=trajectory.worker,
         sampling_seconds=sample.seconds,
         activity=None if trajectory.activity is None else activity_to_message(trajectory.activity),
+        first_token_time=sample.first_token_time,
     )
     if received is not None:
         message.scores.CopyFrom(received.message)
@@ -263,6 +268,7 @@ def trajectory_from_bytes(raw: bytes) -> Trajectory:
             truncated=message.truncated,
             policy_version=message.policy_version,
             seconds=message.sampling_seconds,
+            first_token_time=message.first_token_time,
         ),
         scores=scores_from_message(message.scores) if message.HasField("scores") else None,
         correct=message.correct,

@@ -11,6 +11,7 @@ from calopd.config.sections import MethodSection
 from calopd.core.activity import add_readings
 from calopd.core.calibration import tsd_region
 from calopd.core.contexts import BASE
+from calopd.core.errors import StaleTrajectory
 from calopd.core.lm_head import HeadScores
 from calopd.core.method_inputs import StepFacts, StepInfo, StepPlan, TokenBatch
 from calopd.core.methods import ProbeSettings, opd_advantage
@@ -36,15 +37,33 @@ class Accumulator:
         *,
         world_size: int,
         reference: Scorer | None = None,
+        max_staleness: int = 0,
     ) -> None:
         self._student, self._section, self._step = student, section, step
         self._method, self._objective = section.method, section.objective
         self._base, self._probes = section.method.privileged or BASE, section.probe_contexts
         self._device, self._world_size, self._reference = device, world_size, reference
+        self._max_staleness = max_staleness
         self.result = StepResult()
 
     def _pack(self, trajectories: list[Trajectory]) -> MicroBatch:
+        for trajectory in trajectories:
+            self._check_staleness(trajectory)
         return MicroBatch.pack(trajectories, self._base, self._probes, self._device)
+
+    def _check_staleness(self, trajectory: Trajectory) -> None:
+        step, version = self._step.step, trajectory.sample.policy_version
+        if not 0 <= step - version <= self._max_staleness:
+            raise StaleTrajectory(
+                f"ticket {trajectory.ticket.id} was sampled from policy {version} by {trajectory.worker}; step {step} "
+                f"learns from policies {max(0, step - self._max_staleness)} to {step} (run.max_staleness = "
+                f"{self._max_staleness}): refused"
+            )
+
+    def _ages(self, batch: MicroBatch, trajectories: list[Trajectory]) -> Tensor:
+        """[T]: by how many versions the policy of each token is older than the student."""
+        ages = torch.tensor([self._step.step - t.sample.policy_version for t in trajectories])
+        return ages.repeat_interleave(batch.lengths_B).to(self._device)
 
     def _own(self, batch: MicroBatch) -> Tensor:
         """The student's log-probabilities, before the pass that learns."""
@@ -90,10 +109,12 @@ class Accumulator:
         # What the plan drops is computed too, without a gradient: the metrics are of all tokens, and methods compare.
         mask = objective.mask(tokens, batch.lengths_B, seeds) & self._kept_by(plan, batch, trajectories)
         weights = objective.weights(batch.lengths_B, mask)
+        stale = self._ages(batch, trajectories) > 0
 
         def coefficients(part: slice, logprobs: Tensor) -> Tensor:
             own = batch.rollout_T[part] if self._section.student_logprobs == "rollout" else logprobs
-            return objective.coefficients(tokens.part(part, own), weights[part])
+            ratio = objective.ratio(logprobs, batch.rollout_T[part], stale[part])
+            return objective.coefficients(tokens.part(part, own), weights[part], ratio)
 
         extra = None
         if self._method.forward_kl is not None:
@@ -109,6 +130,7 @@ class Accumulator:
         tokens = replace(tokens, student_logprobs=own)
         used = objective.advantage(tokens).where(mask, 0.0)
         self._measure(batch, trajectories, loss, student, tokens, used, mask)
+        self._measure_staleness(batch, trajectories, student.logprobs)
         for part, trajectory in zip(batch.parts(), trajectories, strict=True):
             if trajectory.ticket.index < show_below:
                 self.result.shown.append(_show(batch, part, trajectory, student, used, (self._base, *self._probes)))
@@ -151,12 +173,13 @@ class Accumulator:
         self.result.sampler = trajectories[0].sampler
         add_readings(self.result.activities, "rollout", (t.activity for t in trajectories))
         add_readings(self.result.activities, "teacher", (t.scores.activity for t in trajectories if t.scores))
+        for sample in (t.sample for t in trajectories if t.sample.first_token_time):
+            self.result.add_first_token(sample.policy_version, sample.first_token_time)
         self.result.sums.add(
             trajectories=float(len(trajectories)),
             correct=float(sum(t.correct for t in trajectories)),
             after_think=float(sum(t.answered_after_think for t in trajectories)),
             truncated=float(sum(t.sample.truncated for t in trajectories)),
-            staleness=float(sum(self._step.step - t.sample.policy_version for t in trajectories)),
             seconds_rollout=sum(t.sample.seconds for t in trajectories),
             seconds_teacher=sum(t.scores.seconds for t in trajectories if t.scores),
         )
@@ -184,7 +207,6 @@ class Accumulator:
             loss=loss.detach(),
             kept_trajectories=kept,
             kept_tokens=mask,
-            mismatch=(batch.rollout_T - student.logprobs).abs(),
         )
         for part, trajectory in zip(batch.parts(), trajectories, strict=True):
             if not _measured(trajectory):
@@ -199,6 +221,21 @@ class Accumulator:
             of_part = HeadScores(student.logprobs[part], student.top_ids[part], student.top_logprobs[part])
             common, mass = top_k_overlap(ids, logprobs, of_part)
             self.result.sums.add(token_overlap=common.mean(), mass_overlap=mass.mean(), overlap_trajectories=1.0)
+
+    def _measure_staleness(self, batch: MicroBatch, trajectories: list[Trajectory], logprobs: Tensor) -> None:
+        """Add the ages of the tokens, the mismatch of the fresh ones and the importance ratios of the stale ones."""
+        ages, sums = self._ages(batch, trajectories), self.result.sums
+        fresh, stale = ages == 0, ages > 0
+        sums.add(
+            staleness=ages,
+            fresh_tokens=fresh,
+            mismatch=(batch.rollout_T - logprobs)[fresh].abs(),
+            stale_tokens=stale,
+        )
+        limit = self._objective.importance_limit
+        if limit is not None:
+            ratio = self._objective.ratio(logprobs, batch.rollout_T, stale)[stale]
+            sums.add(importance_ratio=ratio, importance_truncated=ratio == limit)
 
 
 def _measured(trajectory: Trajectory) -> bool:

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from calopd.models.tokenizers import load_tokenizer
 from calopd.rundir import checkpoints
 from calopd.rundir.files import append_line, keep_lines_before
 from calopd.rundir.locks import single_learner
-from calopd.rundir.policies import prune_policies, publish_policy, published_sha256
+from calopd.rundir.policies import is_intact, prune_policies, publish_policy, published_sha256
 from calopd.rundir.tensor_files import TensorStream
 from calopd.transport.queue import Queue
 from services.learner import prometheus
@@ -38,6 +39,10 @@ class Coordinator:
     def __init__(self, config: Config, queue: Queue) -> None:
         self._config, self._queue, self._run_dir = config, queue, config.run_dir
         self._lock = single_learner(self._run_dir)
+        self._opened: set[int] = set()
+        """Steps that this process has opened."""
+        self._sha256: dict[int, str] = {}
+        """Policy version -> digest of the weights that this process has published."""
         save_with_run(config)
         self._tokenizer = load_tokenizer(config.student.path)
         prometheus.run_info.labels(config.method.name, config.student.path, config.teacher.path).set(1)
@@ -65,9 +70,19 @@ class Coordinator:
             # Later steps are repeated. A deterministic run reaches the same weights, so their trajectories stay valid.
             if batch.startswith("step-") and (batch < here or (batch > here and not self._config.run.deterministic)):
                 self._queue.release_batch(batch)
+        if self._config.run.deterministic:
+            self._release_without_policy(step)
         self._evaluations.resume(step)
         self._status.step = self._status.checkpoint_step = step
         prometheus.checkpoint_time.set(found.stat().st_mtime if found else time.time())
+
+    def _release_without_policy(self, resumed: int) -> None:
+        """Release incomplete steps that were opened early, for a policy before the checkpoint that is lost."""
+        staleness, expected = self._config.run.max_staleness, self._config.learner.trajectories
+        for step in range(resumed, resumed + staleness):
+            arrived = len(self._queue.arrivals(step_batch(step), block_seconds=0.0))
+            if arrived < expected and not is_intact(self._config.policies, max(0, step - staleness)):
+                self._queue.release_batch(step_batch(step))
 
     def publish(self, version: int, weights: TensorStream) -> None:
         """Publish and announce a policy."""
@@ -75,7 +90,10 @@ class Coordinator:
         sha256 = publish_policy(self._config.policies, version, weights, self._queue.run)
         if before not in (None, sha256):
             # Published before a crash with other weights: what was sampled from them is not of this policy.
-            self._queue.release_batch(step_batch(version))
+            for step in range(version, version + self._config.run.max_staleness + 1):
+                if step not in self._opened:
+                    self._queue.release_batch(step_batch(step))
+        self._sha256[version] = sha256
         self._queue.announce_policy(version, sha256)
         seconds = time.monotonic() - start
         prometheus.publish_seconds.set(seconds)
@@ -85,11 +103,15 @@ class Coordinator:
         """Open the evaluation of a published policy if one is due, and remove the policies that nobody needs."""
         self._evaluations.collect()
         self._evaluations.open(version)
-        prune_policies(self._config.policies, version, self._config.learner.keep_policies, self._evaluations.needed)
+        # Tickets that were issued early may still need the policies of the last `max_staleness` versions.
+        keep = max(self._config.learner.keep_policies, self._config.run.max_staleness + 1)
+        prune_policies(self._config.policies, version, keep, self._evaluations.needed)
 
     def open_step(self, step: int, tickets: list[Ticket], ranks: int) -> Iterator[Assignment | None]:
         """Issue the tickets of a step; then assign its trajectories to the ranks as they arrive."""
+        tickets = [replace(t, policy_sha256=self._sha256.get(t.policy_version, "")) for t in tickets]
         self._queue.open_batch(step_batch(step), tickets)
+        self._opened.add(step)
         log.info("step %d is open: %d tickets", step, len(tickets))
         max_tokens, deterministic = self._config.learner.micro_batch_tokens, self._config.run.deterministic
         batcher = DynamicBatcher(len(tickets), max_tokens, deterministic=deterministic)

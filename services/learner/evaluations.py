@@ -18,7 +18,7 @@ from calopd.core.types import EVALUATION, Ticket
 from calopd.data.problems import load_problems
 from calopd.rundir.files import write_json
 from calopd.rundir.layout import RunDir
-from calopd.rundir.policies import is_intact
+from calopd.rundir.policies import is_intact, published_sha256
 from calopd.tracking.prometheus_tracker import last_step
 from calopd.transport.queue import Queue
 from services.learner import prometheus
@@ -99,7 +99,8 @@ class Evaluations:
         self._open(version)
 
     def _open(self, version: int) -> None:
-        tickets = evaluation_tickets(self._config, self._problems, self._queue.run, version)
+        sha256 = published_sha256(self._config.policies, version) or ""
+        tickets = evaluation_tickets(self._config, self._problems, self._queue.run, version, sha256)
         self._queue.open_batch(evaluation_batch(version), tickets)
         self._running.setdefault(version, _Running(tickets))
 

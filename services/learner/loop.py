@@ -7,6 +7,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import chain
 from typing import TypeVar
 
@@ -31,6 +32,15 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
+class _OpenStep:
+    """A step whose tickets are issued."""
+
+    tickets: list[Ticket]
+    assigned: Iterator[Assignment | None]
+    """Its micro-batches, on rank 0."""
+
+
 class TrainingLoop:
     def __init__(self, config: Config, ranks: Ranks) -> None:
         self._config, self._ranks = config, ranks
@@ -41,8 +51,11 @@ class TrainingLoop:
         self._queue = open_queue(config.queue.url, run_id)
         self._coordinator = Coordinator(config, self._queue) if coordinates else Follower()
         self._record = Record()
-        self._tickets: list[Ticket] = []
-        self._assigned: Iterator[Assignment | None] = iter(())
+        self._first_version = 0
+        """The policy version that this process started with."""
+        self._open: dict[int, _OpenStep] = {}
+        self._optimized: dict[int, float] = {}
+        """Policy version -> Unix time of its optimizer step."""
         self._clock, self._idle = time.monotonic(), 0.0
         self._activities: Activities = {}
 
@@ -70,19 +83,21 @@ class TrainingLoop:
             self._record = self._trainer.load(found)
             log.info("resumed at step %d from %s", self._record.step, found)
         self._coordinator.resume(self._record.step, found)
+        self._first_version = self._record.step
 
     def _publish(self, version: int) -> None:
-        """Publish a policy and open its step, if the run has one: from here on the rollouts work."""
-        coordinator = self._coordinator
+        """Publish a policy and open the steps that may be sampled from it: from here on the rollouts work."""
+        coordinator, run = self._coordinator, self._config.run
         coordinator.enter(Phase.PUBLISHING)
         coordinator.publish(version, self._trainer.policy_weights())
-        if version < self._config.run.steps:
-            self._tickets = step_tickets(self._config, self._problems, self._queue.run, version)
-            self._assigned = coordinator.open_step(version, self._tickets, self._ranks.size)
+        for step in range(version, min(version + run.max_staleness + 1, run.steps)):
+            if step not in self._open:
+                tickets = step_tickets(self._config, self._problems, self._queue.run, step, self._first_version)
+                self._open[step] = _OpenStep(tickets, coordinator.open_step(step, tickets, self._ranks.size))
 
     def _step(self, step: int) -> None:
         coordinator, trainer = self._coordinator, self._trainer
-        tickets = self._tickets
+        tickets = self._open[step].tickets
         self._learn(step, tickets)
 
         coordinator.enter(Phase.OPTIMIZER_STEP)
@@ -91,9 +106,11 @@ class TrainingLoop:
             result.merge(of_rank)
         self._check_missing(step, len(tickets) - len(result.used))
         update = trainer.optimizer_step(result.sums)
+        self._optimized[step + 1] = time.time()
 
         # First, since the rollouts wait for it.
         self._publish(step + 1)
+        del self._open[step]
         # Before the checkpoint: on resume, the line of a step that is not in it is dropped, but none is ever added.
         coordinator.report(self._finish_step(step, tickets, result, update))
         coordinator.evaluate(step + 1)
@@ -126,7 +143,7 @@ class TrainingLoop:
     def _micro_batches(self, step: int) -> Iterator[list[Trajectory]]:
         """This rank's micro-batches; [] if others have one and this rank has none."""
         self._idle = 0.0
-        for assignment in self._together(self._assigned):
+        for assignment in self._together(self._open[step].assigned):
             self._collect_checkpoint()
             if assignment is not None:
                 yield self._queue.results(step_batch(step), assignment[self._ranks.rank])
@@ -161,6 +178,7 @@ class TrainingLoop:
             seconds=seconds,
             idle_seconds=self._idle,
             roles=self._roles(result, update, seconds),
+            first_token_seconds=self._first_token_seconds(result),
             evaluation=self._coordinator.newest_evaluation(),
         )
 
@@ -177,6 +195,13 @@ class TrainingLoop:
         busy += update.seconds
         learner = RoleSeconds(busy, max(0.0, seconds - busy - idle), idle)
         return {role: found for role, found in roles.items() if found is not None} | {"learner": learner}
+
+    def _first_token_seconds(self, result: StepResult) -> float | None:
+        """From the optimizer step of the newest policy in a step to its first token; None if not known."""
+        version = max(result.first_tokens, default=-1)
+        if version not in self._optimized:
+            return None
+        return result.first_tokens[version] - self._optimized[version]
 
     def _check_missing(self, step: int, missing: int) -> None:
         """Stop before the optimizer if too many tickets became dead letters. All ranks do, with one exit code."""

@@ -19,8 +19,12 @@ def seed_of(run_seed: int, batch: str, index: int) -> int:
     return int.from_bytes(digest[:4], "big")
 
 
-def step_tickets(config: Config, problems: list[Problem], run: str, step: int) -> list[Ticket]:
-    """The tickets of an optimizer step: the next problems of the seeded order, `samples` responses to each."""
+def step_tickets(config: Config, problems: list[Problem], run: str, step: int, oldest: int = 0) -> list[Ticket]:
+    """The tickets of an optimizer step: the next problems of the seeded order, `samples` responses to each.
+
+    `oldest` is the version that the run started or resumed with. A deterministic run fixes the policy of every step.
+    """
+    staleness, deterministic = config.run.max_staleness, config.run.deterministic
     learner, method = config.learner, config.method
     count = learner.trajectories // learner.samples
     order = list(training_order(len(problems), config.run.seed, step * count, count))
@@ -38,10 +42,11 @@ def step_tickets(config: Config, problems: list[Problem], run: str, step: int) -
                 problem_id=problems[order[number][1]].id,
                 sample=sample,
                 seed=seed_of(config.run.seed, batch, index),
-                policy_version=step,
+                policy_version=max(oldest, step - staleness),
                 sampling=config.rollout.sampling,
                 contexts=method.scored_contexts(measured=overlap),
                 score_options=_score_options(method, overlap),
+                newer_policy=staleness > 0 and not deterministic,
             )
         )
     return tickets
@@ -62,7 +67,9 @@ def evaluation_batch(version: int) -> str:
     return f"{EVALUATION}{version:06d}"
 
 
-def evaluation_tickets(config: Config, problems: list[Problem], run: str, version: int) -> list[Ticket]:
+def evaluation_tickets(
+    config: Config, problems: list[Problem], run: str, version: int, sha256: str = ""
+) -> list[Ticket]:
     """The first held-out problems, `samples` responses to each; no teacher.
 
     The noise is that of `calopd eval` on the same file, whatever the policy: what differs is the student.
@@ -79,6 +86,7 @@ def evaluation_tickets(config: Config, problems: list[Problem], run: str, versio
             seed=sample_seed(config.run.seed, heldout.stem, problem.id, sample),
             policy_version=version,
             sampling=evaluation.sampling,
+            policy_sha256=sha256,
         )
         for number, problem in enumerate(problems[: evaluation.problems])
         for sample in range(evaluation.samples)

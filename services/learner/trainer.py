@@ -98,6 +98,7 @@ class Trainer:
             self._ranks.device,
             world_size=self._ranks.size,
             reference=self._reference,
+            max_staleness=self._config.run.max_staleness,
         )
 
     @property

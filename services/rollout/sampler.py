@@ -60,6 +60,8 @@ class SamplingLoop:
         self._changed = threading.Condition()
         self._stopped = self._preempting = False
         self._next_key = 0
+        self._first_token_time: float | None = None
+        """Unix time of the first token that was sampled from the loaded policy."""
         self._thread = threading.Thread(target=self._run, name="sampling-loop", daemon=True)
         self._thread.start()
 
@@ -158,7 +160,7 @@ class SamplingLoop:
             self.policy_version = UNUSABLE
             load.future.set_exception(error)
             return
-        self.policy_version = load.version
+        self.policy_version, self._first_token_time = load.version, None
         seconds = time.monotonic() - start
         prometheus.policy_version.set(load.version)
         prometheus.policy_seconds.observe(seconds)
@@ -177,6 +179,7 @@ class SamplingLoop:
             self._running.clear()
             return
         elapsed = time.monotonic() - start
+        self._first_token_time = self._first_token_time or time.time()
         prometheus.busy_seconds.inc(elapsed)
         for job in self._running.values():
             job.seconds += elapsed / len(self._running)
@@ -184,7 +187,14 @@ class SamplingLoop:
             job = self._running.pop(done.key)
             prometheus.tokens.inc(len(done.response_ids))
             job.future.set_result(
-                Sample(done.response_ids, done.logprobs, done.truncated, self.policy_version, job.seconds)
+                Sample(
+                    done.response_ids,
+                    done.logprobs,
+                    done.truncated,
+                    self.policy_version,
+                    job.seconds,
+                    self._first_token_time,
+                )
             )
 
     @property

@@ -158,8 +158,8 @@ class Worker:
             if announced is None:
                 continue
             last, version = announced.entry, announced.version
-            if version < self.sampler.policy_version:
-                # An old announcement; a ticket that needs this policy loads it.
+            if version < self.sampler.policy_version or self._urgent:
+                # An old announcement, or responses are being sampled: the first ticket that needs the policy loads it.
                 continue
             self._preempt()
             try:
@@ -220,23 +220,25 @@ class Worker:
 
     async def _sample(self, ticket: Ticket, prompt_ids: np.ndarray) -> Sample:
         while True:
-            await self._ensure_policy(ticket.policy_version, await self._announced_sha256(ticket.policy_version))
-            request = SampleRequest(
-                prompt_ids, ticket.sampling, ticket.seed, ticket.policy_version, preemptible=ticket.is_evaluation
-            )
+            version, sha256 = await self._policy_of(ticket)
+            await self._ensure_policy(version, sha256)
+            request = SampleRequest(prompt_ids, ticket.sampling, ticket.seed, version, preemptible=ticket.is_evaluation)
             try:
                 return await asyncio.wrap_future(self.sampler.sample(request))
             except WrongPolicy:
                 continue
 
-    async def _announced_sha256(self, version: int) -> str | None:
-        """The sha256 of the newest announced policy if it has this version.
+    async def _policy_of(self, ticket: Ticket) -> tuple[int, str | None]:
+        """Version and sha256 of the policy to sample from.
 
-        A restarted learner may publish other weights under a version that this replica has loaded. It announces them
-        before it issues their tickets, but the announcement may be read here after the first of those tickets.
+        The sha256 matters because a restarted learner may publish other weights under a version that this replica has
+        loaded.
         """
-        newest = await asyncio.to_thread(self.queue.wait_for_policy, "0-0", 0.0)
-        return newest.sha256 if newest is not None and newest.version == version else None
+        if ticket.newer_policy:
+            newest = await asyncio.to_thread(self.queue.wait_for_policy, "0-0", 0.0)
+            if newest is not None and newest.version >= ticket.policy_version:
+                return newest.version, newest.sha256
+        return ticket.policy_version, ticket.policy_sha256 or None
 
     async def _ensure_policy(self, version: int, sha256: str | None = None) -> None:
         """Load this version if it is not loaded. `sha256` tells a policy that was published again after a restart."""

@@ -35,6 +35,9 @@ class MethodSection(Section):
     """Bound of the advantage on both sides; `"none"` = unbounded. Default: what the paper uses for the method."""
     student_logprobs: Literal["learner", "rollout"] = "learner"
     """Whose log-probabilities stand for the student in the advantage: of the learner's own pass, or of the sampler."""
+    importance_limit: Annotated[float, Field(ge=1)] | Literal["off"] = 2.0
+    """Upper bound C of the importance ratio min(πS / πrollout, C), which multiplies the advantage of a token that was
+    sampled from an older policy; `"off"` = no ratio. Used if `run.max_staleness` > 0."""
     selection: Selection = "random"
     """How the tokens to learn from are chosen, if `selection_ratio` is below 1."""
     selection_ratio: float = Field(default=1.0, gt=0, le=1)
@@ -96,6 +99,7 @@ class MethodSection(Section):
             settings=self.settings,
             loss_agg_mode=self.loss_agg_mode,
             clamp=None if self.clamp == "none" else self.clamp,
+            importance_limit=None if self.importance_limit == "off" else self.importance_limit,
             selection=self.selection,
             selection_ratio=self.selection_ratio,
         )

@@ -23,6 +23,10 @@ class RunSection(Section):
     seed: Fixed[int] = 0
     """Seed of the problem order, the sampled responses and all other random choices. Change it to repeat a run with
     different randomness."""
+    max_staleness: Fixed[int] = Field(default=0, ge=0)
+    """Policy versions by which a trajectory may be older than the step that learns from it; 0 = strictly on-policy.
+    With n > 0 the tickets of a step are issued n steps early, so that the rollouts sample while the learner trains, and
+    an importance ratio corrects for the older policy (`method.importance_limit`)."""
     deterministic: bool = False
     """Use trajectories in ticket order and in fixed micro-batches instead of in order of arrival. Two
     runs then differ only by the last bits that the engines' batching changes. Slower: a late response delays others."""

@@ -8,7 +8,7 @@ import torch
 from calopd.config import load_config
 from calopd.core.types import Problem
 from calopd.local import embedded_redis
-from calopd.rundir.policies import policy_dir, publish_policy
+from calopd.rundir.policies import policy_dir, publish_policy, published_sha256
 from calopd.rundir.run_id import ensure_run_id
 from calopd.rundir.tensor_files import TensorStream
 from calopd.transport.queue import Queue, open_queue
@@ -76,6 +76,34 @@ def test_a_deterministic_run_keeps_them_as_long_as_the_policies_are_the_same(bac
     assert results(queue, 2) == 1
     resumed.publish(2, TensorStream.of({"w": torch.zeros(4)}))
     assert [results(queue, step) for step in range(4)] == [0, 1, 0, 1]
+
+
+def test_steps_that_were_opened_early_are_sampled_again_from_the_policy_of_the_checkpoint(back, queue):
+    """Some of their trajectories may come from policies after the checkpoint."""
+    resumed = back(1, "run.max_staleness=1")
+    assert [results(queue, step) for step in range(4)] == [0, 1, 0, 0]
+    resumed.publish(1, TensorStream.of(WEIGHTS))
+    problems = [Problem(f"p1-{number}", "p", "1") for number in range(16)]
+    resumed.open_step(2, step_tickets(resumed._config, problems, "r", 2, oldest=1), 1)
+    ticket = queue.claim("w", 99)[-1].ticket
+    assert (ticket.batch, ticket.policy_version, ticket.newer_policy) == ("step-000002", 1, True)
+    assert ticket.policy_sha256 == published_sha256(resumed._config.policies, 1)
+
+
+def test_a_deterministic_run_keeps_early_steps_while_their_policy_exists(back, queue, tmp_path):
+    """Steps 1 and 2 are incomplete; step 2 is sampled from policy 1, which is published again."""
+    resumed = back(1, "run.deterministic=true", "run.max_staleness=1")
+    assert [results(queue, step) for step in range(4)] == [0, 1, 1, 1]
+    policy_dir(tmp_path / "back" / "policies", 0).rename(tmp_path / "lost")
+    resumed.resume(1, None)
+    assert [results(queue, step) for step in range(4)] == [0, 0, 1, 1]
+
+
+def test_other_weights_of_a_policy_do_not_drop_a_step_that_this_process_has_opened(back, queue):
+    resumed = back(1, "run.deterministic=true", "run.max_staleness=1")
+    resumed.open_step(2, [], 1)
+    resumed.publish(2, TensorStream.of({"w": torch.zeros(4)}))
+    assert [results(queue, step) for step in range(4)] == [0, 1, 1, 0]
 
 
 def test_trajectories_stay_until_a_durable_checkpoint_contains_their_step(back, queue):

@@ -10,6 +10,7 @@ from calopd.config import load_config
 from calopd.core.errors import TooFewTrajectories
 from calopd.core.phase import Phase
 from calopd.core.step_result import MeasuredStep, StepResult
+from calopd.core.types import Ticket
 from calopd.rundir.checkpoints import Record
 from calopd.rundir.tensor_files import TensorStream
 from services.learner import loop
@@ -55,12 +56,14 @@ class Recorder(Follower):
         self.calls, self._arriving = calls, arriving
         self.lines: list[MeasuredStep] = []
         self.phases: list[Phase] = []
+        self.tickets: list[list[Ticket]] = []
 
     def enter(self, phase, progress=""):
         self.phases.append(phase)
 
     def open_step(self, step, tickets, ranks):
         self.calls.append(f"open {step}")
+        self.tickets.append(tickets)
         return iter([None, [self._arriving[:2]], [self._arriving[2:]]])
 
     def report(self, measured):
@@ -119,10 +122,10 @@ class CountingTrainer:
 def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "train.jsonl").write_text('{"id": "a", "problem": "p", "answer": "1"}\n')
     (tmp_path / "run.toml").write_text(TOML.format(root=tmp_path))
-    config = load_config(tmp_path / "run.toml", [f'run.dir="{tmp_path}"'], {})
-    config.run_dir.path.mkdir()
+    load_config(tmp_path / "run.toml", [f'run.dir="{tmp_path}"'], {}).run_dir.path.mkdir()
 
-    def start(arriving: list[int]) -> Recorder:
+    def start(arriving: list[int], *settings: str) -> Recorder:
+        config = load_config(tmp_path / "run.toml", [f'run.dir="{tmp_path}"', *settings], {})
         recorder = Recorder([], arriving)
         queue = SimpleNamespace(run="r", results=lambda batch, indices: indices, dead_letters=list)
         monkeypatch.setattr(loop, "open_queue", lambda url, run: queue)
@@ -149,6 +152,27 @@ def test_a_policy_and_its_tickets_come_first_and_the_checkpoint_is_written_meanw
     ]  # fmt: skip
     assert recorder.phases[-2:] == [Phase.EXPORTING, Phase.DONE]
     assert [line.missing for line in recorder.lines] == [0, 0, 0]
+    assert [tickets[0].policy_version for tickets in recorder.tickets] == [0, 1, 2]
+    assert not any(tickets[0].newer_policy for tickets in recorder.tickets)
+
+
+def test_with_staleness_a_step_is_open_while_the_one_before_it_is_trained(train):
+    recorder = train([0, 1, 2, 3], "run.max_staleness=1")
+    assert recorder.calls == [
+        "publish 0", "open 0", "open 1", "evaluate 0",
+        "optimizer step", "publish 1", "open 2", "line 0", "evaluate 1",
+        "optimizer step", "publish 2", "line 1", "evaluate 2", "save 2, 8 used",
+        "durable 2", "optimizer step", "publish 3", "line 2", "evaluate 3", "save 3, 12 used",
+        "durable 3", "export", "end",
+    ]  # fmt: skip
+    assert [tickets[0].policy_version for tickets in recorder.tickets] == [0, 0, 1]
+    assert all(ticket.newer_policy for tickets in recorder.tickets for ticket in tickets)
+
+
+def test_a_deterministic_run_fixes_the_older_policy_of_a_step(train):
+    recorder = train([0, 1, 2, 3], "run.max_staleness=2", "run.deterministic=true")
+    assert [tickets[0].policy_version for tickets in recorder.tickets] == [0, 0, 0]
+    assert not any(ticket.newer_policy for tickets in recorder.tickets for ticket in tickets)
 
 
 def test_a_step_that_lacks_too_many_trajectories_ends_before_the_optimizer(train, monkeypatch):

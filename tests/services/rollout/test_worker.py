@@ -1,6 +1,7 @@
 """A worker without its process: real engine, real queue, no teacher."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,11 +34,12 @@ def sampled(worker: Worker, ticket: Ticket) -> Sample:
     return asyncio.run(worker.write(ticket))[0].sample
 
 
-def test_a_policy_that_was_published_again_is_loaded_before_its_first_ticket(tiny, tmp_path, queue: Queue):
-    """A learner was killed after it had published policy 1, and published other weights as policy 1 when it was back.
+def ticket(version: int, sha256: str) -> Ticket:
+    return Ticket("r", "step-000004", 0, "p0-0", 0, 7, version, Sampling(1.0, 1.0, 8), (), policy_sha256=sha256)
 
-    The worker has the first ones loaded and has not read the announcement of the second ones yet.
-    """
+
+@pytest.fixture
+def worker(tiny, tmp_path, queue: Queue):
     tokenizer = load_tokenizer(tiny.student)
     prompts = Prompts(tokenizer, load_problems(tiny.train), seed=0, max_prompt_tokens=256, max_context_tokens=512)
     engine = TorchSampler(str(tiny.student), stop_ids=[], dtype="float32", device="cpu", max_rows=4)
@@ -53,13 +55,30 @@ def test_a_policy_that_was_published_again_is_loaded_before_its_first_ticket(tin
         lease_seconds=10.0,
         max_deliveries=3,
     )
-    ticket = Ticket("r", "step-000001", 0, "p0-0", 0, 7, 1, Sampling(1.0, 1.0, 8), ())
+    yield worker
+    sampler.stop()
+
+
+def test_a_policy_that_was_published_again_is_loaded_before_its_first_ticket(tiny, tmp_path, worker: Worker):
+    """A learner was killed after it had published policy 1, and published other weights as policy 1 when it was back.
+
+    The worker has the first ones loaded and has not read the announcement of the second ones yet.
+    """
     weights = load_file(tiny.student / "model.safetensors")
-    queue.announce_policy(1, publish_policy(tmp_path / "policies", 1, weights, "r"))
-    first = sampled(worker, ticket)
+    first = sampled(worker, ticket(1, publish_policy(tmp_path / "policies", 1, weights, "r")))
     weights["model.embed_tokens.weight"] = weights["model.embed_tokens.weight"].roll(1, 0)
-    queue.announce_policy(1, publish_policy(tmp_path / "policies", 1, weights, "r"))
-    second = sampled(worker, ticket)
+    second = sampled(worker, ticket(1, publish_policy(tmp_path / "policies", 1, weights, "r")))
     assert first.policy_version == second.policy_version == 1
     assert first.logprobs.tolist() != second.logprobs.tolist()
-    sampler.stop()
+    assert second.first_token_time > first.first_token_time > 0
+
+
+def test_a_ticket_that_was_issued_early_is_sampled_from_the_newest_policy(tiny, tmp_path, queue: Queue, worker: Worker):
+    weights = load_file(tiny.student / "model.safetensors")
+    shas = [publish_policy(tmp_path / "policies", version, weights, "r") for version in (3, 4)]
+    queue.announce_policy(3, shas[0])
+    early, fixed = replace(ticket(3, shas[0]), newer_policy=True), ticket(3, shas[0])
+    assert sampled(worker, early).policy_version == 3
+    queue.announce_policy(4, shas[1])
+    assert sampled(worker, early).policy_version == 4
+    assert sampled(worker, fixed).policy_version == 3
