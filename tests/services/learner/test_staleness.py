@@ -71,7 +71,7 @@ def test_a_stale_token_counts_by_its_truncated_ratio(student, seen, ratio, limit
 def test_a_fresh_trajectory_beside_a_stale_one_has_no_ratio(student, seen):
     """Also if the sampler's log-probabilities differ from the learner's."""
     first, second = seen[:2]
-    alone = sum(learnt(student, [t])[0] for t in (first, second))
+    alone = learnt(student, [first])[0] + learnt(student, [second])[0]
     both, result = learnt(student, [aged(first, 3.0, version=STEP), aged(second, 1.0)])
     assert torch.allclose(both, alone, atol=1e-5 * float(alone.norm()))
     lengths = [len(t.sample.response_ids) for t in (first, second)]
