@@ -1,7 +1,7 @@
 """`calopd tsd analyze` on a synthetic study of the paper's size, against reading the same shards with pyarrow alone.
 
 python -m benchmarks.tsd   (or `make bench-tsd`): 60 million tokens x 9 contexts, 2.6 GB in a temporary directory;
-seconds and CPU seconds of the whole command (processes, sums, forms, JSON and CSV), GB/s, and the peak of the resident
+seconds and CPU seconds of the whole command (sums, forms, JSON and CSV), GB/s, and the peak of the resident
 memory of all its processes together. --tokens for less.
 """
 

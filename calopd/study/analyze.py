@@ -1,20 +1,19 @@
-"""`calopd tsd analyze`: one streaming pass over the shards, with one process per core.
+"""`calopd tsd analyze`: one streaming pass over the shards, with one thread per core.
 
-Each process holds its sums and one chunk of tokens, for any number of shards. The sums are exact, so the results do not
-depend on the number of processes or on the split into shards.
+Each thread holds its sums and one row group of tokens, for any number of shards. The sums are exact, so the results do
+not depend on the number of threads or on the split into shards.
 """
 
-import ctypes
 import json
-import multiprocessing
 import os
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection, wait
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from calopd.core.contexts import BASE
-from calopd.core.errors import CalopdError, ConfigError
+from calopd.core.errors import ConfigError
 from calopd.core.tsd.deviation_sums import TAUS, StudyPlan, StudySums, TokenColumns
 from calopd.core.tsd.relaxation import RESOLUTION
 from calopd.core.tsd.summary import FORM_SHARE, Overview, summarise
@@ -24,11 +23,7 @@ from calopd.study.csv_tables import write_tables
 from calopd.study.layout import StudyDir
 from calopd.study.shards import Study, row_groups
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 FORM_LIMIT = 20_000
-CHUNK = 2**19
-WORTH_PROCESSES = 2**26
-"""Study size in bytes below which starting a second process takes longer than it saves."""
 
 
 def analyze(
@@ -37,7 +32,7 @@ def analyze(
     taus: Sequence[float] = TAUS,
     min_count: int | None = None,
     unions: Sequence[Sequence[str]] = (),
-    processes: int | None = None,
+    threads: int | None = None,
     blank_forms: bool = False,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
@@ -56,7 +51,7 @@ def analyze(
         raise ConfigError(str(error)) from None
     overview = _overview(study)
     texts = study.token_texts()
-    sums = _measure(shards, plan, len(texts), processes or len(os.sched_getaffinity(0)), progress)
+    sums = _measure(shards, plan, len(texts), threads or len(os.sched_getaffinity(0)), progress)
     limit = min(FORM_LIMIT, sums.tokens // FORM_SHARE) if min_count is None else min_count
     table = form_table(texts, sums.count_V, sums.form_count_CVK, sums.form_size_CVK / float(RESOLUTION))
     frequent = table.over(limit, blanks=blank_forms)
@@ -92,78 +87,34 @@ def _overview(study: Study) -> Overview:
 
 
 def _measure(
-    shards: list[Path], plan: StudyPlan, vocabulary_size: int, processes: int, progress: Callable[[int, int], None]
+    shards: list[Path], plan: StudyPlan, vocabulary_size: int, threads: int, progress: Callable[[int, int], None]
 ) -> StudySums:
-    """Sums over all shards, split evenly over processes rather than threads: numpy's bincount holds the GIL."""
+    """Sums over all shards, split evenly over threads: reading and the compiled pass leave the interpreter free."""
     sizes = {shard: shard.stat().st_size for shard in shards}
-    done, total = 0, sum(sizes.values())
+    done, total, lock = 0, sum(sizes.values()), Lock()
 
     def read(shard: Path) -> None:
         nonlocal done
-        done += sizes[shard]
-        progress(done, total)
+        with lock:
+            done += sizes[shard]
+            progress(done, total)
 
-    shares: list[list[Path]] = [[] for _ in range(min(processes, len(shards)))]
+    shares: list[list[Path]] = [[] for _ in range(min(threads, len(shards)))]
     for shard in sorted(shards, key=lambda shard: (-sizes[shard], shard)):
         min(shares, key=lambda share: sum(sizes[part] for part in share)).append(shard)
-    if len(shares) == 1 or total < WORTH_PROCESSES:
-        return _sums(shards, plan, vocabulary_size, read)
-    sums = StudySums(plan, vocabulary_size)
-    context = multiprocessing.get_context("spawn")
-    pipes: list[Any] = []
-    workers = []
-    for share in shares:
-        ours, theirs = context.Pipe(duplex=False)
-        workers.append(context.Process(target=_work, args=(share, plan, vocabulary_size, theirs), daemon=True))
-        workers[-1].start()
-        theirs.close()
-        pipes.append(ours)
-    while pipes:
-        ready: list[Any] = wait(pipes)
-        for pipe in ready:
-            said = pipe.recv()
-            if isinstance(said, Path):
-                read(said)
-                continue
-            pipes.remove(pipe)
-            if isinstance(said, CalopdError):
-                raise said
-            sums.merge(said)
-    for worker in workers:
-        worker.join()
+    with ThreadPoolExecutor(len(shares)) as pool:
+        sums, *others = pool.map(lambda share: _sums(share, plan, vocabulary_size, read), shares)
+    for other in others:
+        sums.merge(other)
     return sums
 
 
-def _work(shards: list[Path], plan: StudyPlan, vocabulary_size: int, pipe: "Connection[Any, Any]") -> None:
-    """Body of a worker process: send the path of every shard when it is read, then the sums."""
-    _keep_freed_memory()
-    try:
-        pipe.send(_sums(shards, plan, vocabulary_size, pipe.send))
-    except CalopdError as error:
-        pipe.send(error)
-
-
 def _sums(shards: list[Path], plan: StudyPlan, vocabulary_size: int, read: Callable[[Path], None]) -> StudySums:
-    """Sums over shards, in chunks large enough that updating the vocabulary-sized counters costs little."""
     sums = StudySums(plan, vocabulary_size)
-    waiting: list[TokenColumns] = []
     for shard in shards:
         for ids, student, (base, *probes) in row_groups(shard, (BASE, *plan.contexts)):
             if len(ids) and not 0 <= ids.min() <= ids.max() < vocabulary_size:
                 raise ConfigError(f"{shard} contains token ids outside the {vocabulary_size} ids of tokens.json")
-            waiting.append(TokenColumns(ids, student, base, probes))
-            if sum(len(part.ids) for part in waiting) >= CHUNK:
-                sums.add(TokenColumns.joined(waiting))
-                waiting = []
+            sums.add(TokenColumns(ids, student, base, probes))
         read(shard)
-    if waiting:
-        sums.add(TokenColumns.joined(waiting))
     return sums
-
-
-def _keep_freed_memory() -> None:
-    """Keep freed arrays in the process (glibc): page faults on new pages would cost more than the arithmetic."""
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
-        libc.mallopt(M_MMAP_THRESHOLD, 2**30)
-        libc.mallopt(M_TRIM_THRESHOLD, 2**30)

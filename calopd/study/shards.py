@@ -144,7 +144,7 @@ def rollouts_of(shard: Path) -> list[StudyRollout]:
 
 def row_groups(shard: Path, contexts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray, list[np.ndarray]]]:
     """(token ids, student's log-probabilities, teacher's by context) of a shard, one row group at a time."""
-    file = pq.ParquetFile(shard)
+    file = pq.ParquetFile(shard, memory_map=True)
     names = [TOKEN_ID, STUDENT, *(TEACHER + name for name in contexts)]
     for number in range(file.num_row_groups):
         table = file.read_row_group(number, columns=names, use_threads=False)

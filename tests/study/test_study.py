@@ -59,19 +59,18 @@ def test_a_shard_gives_back_what_was_written(study):
     assert not list(study.directory.glob("shards/*.tmp"))
 
 
-def test_counts_are_exact_and_the_bytes_always_the_same(study, tmp_path, monkeypatch):
-    monkeypatch.setattr("calopd.study.analyze.WORTH_PROCESSES", 0)
-    analysis = analyze(study.directory, processes=2)
+def test_counts_are_exact_and_the_bytes_always_the_same(study, tmp_path):
+    analysis = analyze(study.directory, threads=2)
     first = study.files.analysis.read_bytes()
     parts = [scored(index, 400 + index) for index in range(12)]
     assert analysis["tokens"] == sum(part.rollout.tokens for part in parts)
     assert (analysis["rollouts"], analysis["judged"], analysis["correct"]) == (12, 12, 6)
     moved = sum(int(np.sum(np.abs(p.teacher_logprobs[1] - p.teacher_logprobs[0]) > 0.05)) for p in parts)
     assert analysis["prevalence"]["0.05"]["contexts"]["inst+"]["tokens"] == moved
-    analyze(study.directory, processes=1)
+    analyze(study.directory, threads=1)
     assert study.files.analysis.read_bytes() == first
     cut = make_study(tmp_path / "cut", parts[::-1], shards=5)
-    assert analyze(cut.directory, processes=1) == analysis, "however the tokens are cut into shards"
+    assert analyze(cut.directory, threads=1) == analysis, "however the tokens are cut into shards"
     with (study.files.tables / "relaxation.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {row["probes"] for row in rows} == {"inst", "eval", "sol"}

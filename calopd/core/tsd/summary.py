@@ -65,7 +65,7 @@ def share(part: float, whole: float) -> float | None:
 
 def prevalence(sums: StudySums, k: int) -> dict[str, Any]:
     """|S| / tokens of every context and of every group."""
-    counts = {name: int(sums.significant_CK[c, k]) for c, name in enumerate(sums.plan.contexts)}
+    counts = dict(zip(sums.plan.contexts, sums.significant_CK[:, k].tolist(), strict=True))
     unions = {name: int(sums.both_GGK[g, g, k]) for g, name in enumerate(sums.plan.groups)}
     return {
         "contexts": {name: {"tokens": n, "share": share(n, sums.tokens)} for name, n in counts.items()},

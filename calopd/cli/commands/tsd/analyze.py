@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--min-count", type=int, help="list token forms that occur more often (default: 20000 per 60 million tokens)")
     add("--blank-forms", action="store_true", help="also rank token forms of white space only")
     add("--probes", action="append", default=[], help="also measure the union of these groups, for example inst,eval")
-    add("--processes", type=int, help="default: one per core")
+    add("--threads", type=int, help="default: one per core")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> None:
             taus=arguments.tau or TAUS,
             min_count=arguments.min_count,
             unions=[entry.split(",") for entry in arguments.probes],
-            processes=arguments.processes,
+            threads=arguments.threads,
             blank_forms=arguments.blank_forms,
             progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
