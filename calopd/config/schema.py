@@ -9,6 +9,7 @@ from pydantic import model_validator
 from calopd.config.placement import COUNTED, Placement, counts, place
 from calopd.config.sections import (
     DataSection,
+    EmulationSection,
     EvaluationSection,
     LearnerSection,
     MethodSection,
@@ -22,6 +23,7 @@ from calopd.config.sections import (
 )
 from calopd.config.sections.base import Fixed, Section
 from calopd.core.methods import METHODS
+from calopd.core.options import EMULATED
 from calopd.rundir.layout import RunDir
 
 
@@ -39,6 +41,7 @@ class Config(Section):
     resources: ResourcesSection = ResourcesSection()
     queue: QueueSection = QueueSection()
     tracking: TrackingSection = TrackingSection()
+    emulation: EmulationSection = EmulationSection()
 
     @model_validator(mode="before")
     @classmethod
@@ -96,6 +99,28 @@ class Config(Section):
         if self.evaluation.problems and self.data.heldout is None:
             raise ValueError("evaluation.problems is set, but data.heldout names no file")
         return self
+
+    @model_validator(mode="after")
+    def _emulation(self) -> "Config":
+        engines = {f"{role}.engine": getattr(self, role).engine for role in ("teacher", "rollout", "learner")}
+        real = [key for key, engine in engines.items() if engine != EMULATED]
+        if len(real) == len(engines):
+            return self
+        if real:
+            raise ValueError(f'{real[0]} is not "{EMULATED}", but another engine is: all three are, or none')
+        if not (self.emulation.gpu or self.resources.gpu):
+            raise ValueError("emulated engines need the name of a GPU: set emulation.gpu")
+        if self.evaluation.problems or self.tracking.trackers:
+            raise ValueError(
+                "an emulated run trains no model: leave out evaluation.problems and tracking.trackers, "
+                "whose figures would look like those of a real run"
+            )
+        return self
+
+    @property
+    def emulated(self) -> bool:
+        """Whether the engines have a clock instead of a GPU."""
+        return self.learner.engine == EMULATED
 
     @property
     def run_dir(self) -> RunDir:

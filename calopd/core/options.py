@@ -1,11 +1,13 @@
 """How to sample a response and what to score: options that travel whole from the configuration to the engines."""
 
 from dataclasses import dataclass, fields
-from typing import Literal, Self, get_args
+from typing import Final, Literal, Self, get_args
 
-Sampler = Literal["vllm", "torch"]
-SAMPLERS: tuple[str, ...] = get_args(Sampler)
-"""Names of the sampling engines."""
+EMULATED: Final = "emulated"
+"""Name of the engines that take the time of a GPU and compute nothing."""
+Sampler = Literal["vllm", "torch", "emulated"]
+SAMPLERS: tuple[str, ...] = tuple(name for name in get_args(Sampler) if name != EMULATED)
+"""Names of the sampling engines that have a model."""
 
 Dtype = Literal["auto", "float32", "bfloat16"]
 """A data type; `auto` = bfloat16 on a GPU, float32 on a CPU."""

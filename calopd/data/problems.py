@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -59,3 +59,8 @@ def training_order(count: int, seed: int, start: int, length: int) -> Iterator[t
     for position in range(start, start + length):
         epoch, offset = divmod(position, count)
         yield epoch, _epoch_order(count, seed, epoch)[offset]
+
+
+def step_problems(problems: Sequence[Problem], seed: int, step: int, count: int) -> list[Problem]:
+    """The problems of an optimizer step with `count` of them."""
+    return [problems[number] for _, number in training_order(len(problems), seed, step * count, count)]

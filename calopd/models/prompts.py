@@ -1,5 +1,6 @@
 """Rendering of problems and contexts into prompt token ids."""
 
+import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,8 @@ class Prompts:
         self._before = before
         self._lengths: dict[str, int] = {}
         self._options = dict(template_options or {})
+        self._ahead: dict[str, np.ndarray] = {}
+        """Problem id -> its prompt without an intervention, rendered before it was needed."""
 
     @classmethod
     def configured(cls, config: "Config", tokenizer: Any, problems: Sequence[Problem]) -> "Prompts":
@@ -90,6 +93,8 @@ class Prompts:
 
         If the solution makes the prompt too long, the beginning of the solution is cut.
         """
+        if context == BASE and problem.id in self._ahead:
+            return self._ahead[problem.id]
         key = "max_prompt_tokens" if context == BASE else "max_context_tokens"
         limit = self._limits[key]
         ids = self._render(problem, context, 0)
@@ -104,6 +109,14 @@ class Prompts:
                 )
             ids = shorter
         return ids
+
+    def prefetch(self, problem_ids: Sequence[str]) -> None:
+        """Render the prompts of these problems ahead, and keep no others. A prompt that is too long is left out."""
+        ahead: dict[str, np.ndarray] = {}
+        for problem_id in problem_ids:
+            with contextlib.suppress(ConfigError):
+                ahead[problem_id] = self.ids(self.problems[problem_id])
+        self._ahead = ahead
 
     def text(self, problem: Problem, context: str = BASE, cut: int = 0) -> str:
         """The prompt before it is tokenized."""

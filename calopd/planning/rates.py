@@ -56,9 +56,19 @@ def scoring_seconds(shape: ModelShape, gpu: GPU, prompts: list[int], response: i
     return flops / (gpu.tflops * 1e12 * efficiency.prefill)
 
 
+def learning_flops(shape: ModelShape, prompt: int, response: int) -> float:
+    """FLOPs of one trajectory: forward, backward (twice the forward) and recomputation of the layers."""
+    return 4 * layer_flops(shape, prompt + response) + 3 * head_flops(shape, response)
+
+
 def learning_seconds(shape: ModelShape, gpu: GPU, prompt: int, response: int, efficiency: Efficiency) -> float:
-    """One rank's time for one trajectory: forward, backward (twice the forward) and recomputation of the layers."""
-    flops = 4 * layer_flops(shape, prompt + response) + 3 * head_flops(shape, response)
+    """One rank's time for one trajectory."""
+    return learning_flops(shape, prompt, response) / (gpu.tflops * 1e12 * efficiency.training)
+
+
+def forward_seconds(shape: ModelShape, gpu: GPU, prompt: int, response: int, efficiency: Efficiency) -> float:
+    """One rank's time for the forward pass of one trajectory."""
+    flops = layer_flops(shape, prompt + response) + head_flops(shape, response)
     return flops / (gpu.tflops * 1e12 * efficiency.training)
 
 

@@ -138,6 +138,10 @@ class Queue(ABC):
         """Claim at most `count` tickets whose worker has not renewed its claim for `idle_seconds`."""
 
     @abstractmethod
+    def active_workers(self, idle_seconds: float) -> int:
+        """Return the number of workers that have called the queue within `idle_seconds`, this one included."""
+
+    @abstractmethod
     def renew(self, worker: str, claims: Sequence[Claim]) -> None:
         """Renew the leases of claims that this worker still works on."""
 

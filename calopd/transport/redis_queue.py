@@ -180,6 +180,10 @@ class RedisQueue(Queue):
         reply = self.client.xautoclaim(stream, GROUP, worker, min_idle_time=int(idle_seconds * 1000), count=count)
         return [_claim(entry, fields) for entry, fields in reply[1] if fields]
 
+    def active_workers(self, idle_seconds: float) -> int:
+        workers = self.client.xinfo_consumers(self._key("tickets"), GROUP)
+        return max(1, sum(worker["idle"] < idle_seconds * 1000 for worker in workers))
+
     def renew(self, worker: str, claims: Sequence[Claim]) -> None:
         for stream in self._both:
             entries = [claim.entry for claim in claims if self._stream(claim.ticket.batch) == stream]

@@ -13,6 +13,8 @@ from calopd.core.step_metrics import step_line
 from calopd.core.step_result import MeasuredStep
 from calopd.core.types import Ticket
 from calopd.models.tokenizers import load_tokenizer
+from calopd.planning.model_shapes import load_shape
+from calopd.planning.rates import learning_flops
 from calopd.rundir import checkpoints
 from calopd.rundir.files import append_line, keep_lines_before
 from calopd.rundir.locks import single_learner
@@ -45,6 +47,7 @@ class Coordinator:
         """Policy version -> digest of the weights that this process has published."""
         save_with_run(config)
         self._tokenizer = load_tokenizer(config.student.path)
+        self._shape = load_shape(config.student.path)
         prometheus.run_info.labels(config.method.name, config.student.path, config.teacher.path).set(1)
         prometheus.steps_wanted.set(config.run.steps)
         volumes = {"run": self._run_dir.path, "policies": config.policies}
@@ -113,9 +116,22 @@ class Coordinator:
         self._queue.open_batch(step_batch(step), tickets)
         self._opened.add(step)
         log.info("step %d is open: %d tickets", step, len(tickets))
-        max_tokens, deterministic = self._config.learner.micro_batch_tokens, self._config.run.deterministic
-        batcher = DynamicBatcher(len(tickets), max_tokens, deterministic=deterministic)
-        return assignments(self._queue, step_batch(step), tickets, batcher, ranks)
+        self._batcher = DynamicBatcher(
+            len(tickets),
+            self._config.learner.micro_batch_tokens,
+            ranks=ranks,
+            deterministic=self._config.run.deterministic,
+            cost=self._cost,
+        )
+        return assignments(self._queue, step_batch(step), tickets, self._batcher)
+
+    def _cost(self, tokens: int) -> float:
+        """Cost of a trajectory for a rank: its FLOPs, or its length if the architecture is not known."""
+        return tokens if self._shape is None else learning_flops(self._shape, 0, tokens)
+
+    def all_rounds(self) -> list[Assignment]:
+        """The whole step again, after all its trajectories have arrived."""
+        return self._batcher.rounds()
 
     def newest_evaluation(self) -> tuple[int, float] | None:
         """Policy version and accuracy of the newest held-out evaluation."""
@@ -153,9 +169,12 @@ class Coordinator:
         """Wait for the evaluations that are still running; yields while it waits."""
         return self._evaluations.finish()
 
-    def export(self, student: Student, weights: TensorStream, record: checkpoints.Record) -> None:
-        """Write the trained student and the summary of the run, and close the trackers."""
+    def export(self, student: Student, weights: TensorStream) -> None:
+        """Write the trained student."""
         export_model(self._run_dir.model, student, weights, self._tokenizer)
+
+    def finish(self, record: checkpoints.Record) -> None:
+        """Write the summary of the run, and close the trackers."""
         write_summary(self._run_dir, self._config, record)
         self._trackers.close()
 
@@ -178,6 +197,9 @@ class Follower:
     def open_step(self, step: int, tickets: list[Ticket], ranks: int) -> Iterator[Assignment | None]:
         return iter(())
 
+    def all_rounds(self) -> list[Assignment]:
+        return []
+
     def newest_evaluation(self) -> tuple[int, float] | None:
         return None
 
@@ -188,5 +210,7 @@ class Follower:
     def finish_evaluations(self) -> Iterator[None]:
         return iter(())
 
-    def export(self, student: Student, weights: TensorStream, record: checkpoints.Record) -> None:
+    def export(self, student: Student, weights: TensorStream) -> None:
         weights.drain()
+
+    def finish(self, record: checkpoints.Record) -> None: ...

@@ -42,6 +42,7 @@ def write_summary(run_dir: RunDir, config: Config, record: Record) -> None:
         "steps": record.step,
         "method": config.method.name,
         "sampler": record.sampler,
+        "emulated": config.emulated,
         "accuracy_before": before["accuracy"] if before else None,
         "accuracy_after": after["accuracy"] if after else None,
         "gain_interval_95": list(gain_interval(before, after)) if before and after else None,

@@ -14,6 +14,7 @@ from typing import TypeVar
 from calopd.config import Config
 from calopd.core.activity import Activities, Role, RoleSeconds, role_seconds
 from calopd.core.errors import TooFewTrajectories
+from calopd.core.method_inputs import StepFacts, StepPlan
 from calopd.core.phase import Phase
 from calopd.core.step_result import MeasuredStep, StepResult
 from calopd.core.types import Ticket, Trajectory
@@ -25,7 +26,8 @@ from services.learner.batching import Assignment
 from services.learner.coordinator import Coordinator, Follower
 from services.learner.ranks import Ranks
 from services.learner.tickets import step_batch, step_tickets
-from services.learner.trainer import Trainer, Update
+from services.learner.trainer import Update
+from services.learner.trainers import build_trainer
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +47,7 @@ class TrainingLoop:
     def __init__(self, config: Config, ranks: Ranks) -> None:
         self._config, self._ranks = config, ranks
         self._problems = load_problems(config.data.train)
-        self._trainer = Trainer(config, ranks)
+        self._trainer = build_trainer(config, ranks)
         coordinates = ranks.rank == 0
         run_id = ranks.broadcast(ensure_run_id(config.run_dir) if coordinates else None)
         self._queue = open_queue(config.queue.url, run_id)
@@ -73,7 +75,9 @@ class TrainingLoop:
         coordinator.enter(Phase.CHECKPOINTING)
         self._collect_checkpoint(wait=True)
         coordinator.enter(Phase.EXPORTING)
-        coordinator.export(trainer.student, trainer.exported_weights(), self._record)
+        if not self._config.emulated:
+            coordinator.export(trainer.student, trainer.exported_weights())
+        coordinator.finish(self._record)
         coordinator.enter(Phase.DONE)
 
     def _resume(self) -> None:
@@ -133,12 +137,34 @@ class TrainingLoop:
         micro_batches: Iterable[list[Trajectory]] = self._micro_batches(step)
         plan = None
         if trainer.needs_whole_step:
-            micro_batches, facts = trainer.inspect(micro_batches)
-            plan = trainer.plan(list(chain.from_iterable(self._ranks.gather(facts))))
+            plan, micro_batches = self._planned(step, micro_batches)
         for trajectories in micro_batches:
             coordinator.enter(Phase.LEARNING, f"{len(trainer.result.used)}/{len(tickets)}")
             trainer.learn(trajectories, plan)
             coordinator.enter(Phase.WAITING, f"{len(trainer.result.used)}/{len(tickets)}")
+
+    def _planned(
+        self, step: int, micro_batches: Iterable[list[Trajectory]]
+    ) -> tuple[StepPlan | None, Iterable[list[Trajectory]]]:
+        """The plan of a method that must see the whole step, and the step once more in full micro-batches.
+
+        Each rank holds the trajectories that it has looked at, and reads those that another one looked at.
+        """
+        held: dict[int, Trajectory] = {}
+        facts: list[StepFacts] = []
+        for trajectories in micro_batches:
+            held |= {trajectory.ticket.index: trajectory for trajectory in trajectories}
+            found = self._trainer.look(trajectories)
+            facts += [found] if found is not None else []
+        plan = self._trainer.plan(list(chain.from_iterable(self._ranks.gather(facts))))
+        return plan, self._again(step, held, self._ranks.broadcast(self._coordinator.all_rounds()))
+
+    def _again(self, step: int, held: dict[int, Trajectory], rounds: list[Assignment]) -> Iterator[list[Trajectory]]:
+        for assignment in rounds:
+            own = assignment[self._ranks.rank]
+            lacking = [index for index in own if index not in held]
+            held |= dict(zip(lacking, self._queue.results(step_batch(step), lacking), strict=True))
+            yield [held.pop(index) for index in own]
 
     def _micro_batches(self, step: int) -> Iterator[list[Trajectory]]:
         """This rank's micro-batches; [] if others have one and this rank has none."""

@@ -6,7 +6,7 @@ import random
 from calopd.config import Config
 from calopd.config.sections import MethodSection
 from calopd.core.types import EVALUATION, Problem, ScoreOptions, Ticket
-from calopd.data.problems import training_order
+from calopd.data.problems import step_problems
 from calopd.evaluation.job import sample_seed
 
 
@@ -27,7 +27,7 @@ def step_tickets(config: Config, problems: list[Problem], run: str, step: int, o
     staleness, deterministic = config.run.max_staleness, config.run.deterministic
     learner, method = config.learner, config.method
     count = learner.trajectories // learner.samples
-    order = list(training_order(len(problems), config.run.seed, step * count, count))
+    chosen = step_problems(problems, config.run.seed, step, count)
     measured = random.Random(f"overlap/{config.run.seed}/{step}")
     batch = step_batch(step)
     tickets = []
@@ -39,7 +39,7 @@ def step_tickets(config: Config, problems: list[Problem], run: str, step: int, o
                 run=run,
                 batch=batch,
                 index=index,
-                problem_id=problems[order[number][1]].id,
+                problem_id=chosen[number].id,
                 sample=sample,
                 seed=seed_of(config.run.seed, batch, index),
                 policy_version=max(oldest, step - staleness),

@@ -1,7 +1,7 @@
 """One rank's share of training: gradients summed over micro-batches, the optimizer step, checkpoints, weights."""
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ from services.learner.optimizer import adamw
 from services.learner.ranks import Ranks
 from services.learner.reference import frozen_reference
 from services.learner.schedule import learning_rate
-from services.learner.student import load_student, shard
+from services.learner.student import Student, load_student, shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +48,7 @@ class Trainer:
         self._config, self._ranks = config, ranks
         torch.manual_seed(config.run.seed)
         settings = config.learner
-        dtype = choose_dtype(settings.compute_dtype, ranks.device)
-        self.student = load_student(config.student.path, settings, dtype)
-        shard(
-            self.student,
-            ranks.mesh,
-            dtype,
-            offload=settings.offload_optimizer,
-            compiled=settings.compile,
-        )
+        self.student = self._load_student()
         self._optimizer = adamw(self.student, settings, ranks.device)
         self._checkpointer = Checkpointer(config.run_dir, ranks, settings.keep_checkpoints)
         self._recorded: list[float] = []
@@ -65,6 +57,14 @@ class Trainer:
             self._recorded = recorded_ratios(directory, config.method.method.recorded, config.run.steps)
         uses_reference = config.method.method.uses_reference
         self._reference = frozen_reference(config, ranks, self.student) if uses_reference else None
+
+    def _load_student(self) -> Student:
+        """The initial student, sharded over the ranks."""
+        config, ranks, settings = self._config, self._ranks, self._config.learner
+        dtype = choose_dtype(settings.compute_dtype, ranks.device)
+        student = load_student(config.student.path, settings, dtype)
+        shard(student, ranks.mesh, dtype, offload=settings.offload_optimizer, compiled=settings.compile)
+        return student
 
     def load(self, directory: Path) -> Record:
         """Restore a checkpoint."""
@@ -106,19 +106,15 @@ class Trainer:
         """Whether the method must see all trajectories of a step before it learns from the first."""
         return self._config.method.method.plan is not None
 
-    def inspect(self, micro_batches: Iterable[list[Trajectory]]) -> tuple[list[list[Trajectory]], list[StepFacts]]:
-        """All micro-batches of this rank, held until the last one has arrived, and the facts a plan needs of them."""
-        held, facts = [], []
-        for trajectories in micro_batches:
-            held.append(trajectories)
-            with self._timed(trajectories):
-                if trajectories:
-                    facts.append(self._accumulator.look(trajectories))
-                else:
-                    self._accumulator.look_at_nothing()
-        return held, facts
+    def look(self, trajectories: list[Trajectory]) -> StepFacts | None:
+        """The facts that a plan needs of one micro-batch; an empty one takes part in the collectives of other ranks."""
+        with self._timed(trajectories):
+            if trajectories:
+                return self._accumulator.look(trajectories)
+            self._accumulator.look_at_nothing()
+            return None
 
-    def plan(self, facts: Sequence[StepFacts]) -> StepPlan:
+    def plan(self, facts: Sequence[StepFacts]) -> StepPlan | None:
         """The method's plan of the step, from the facts of all ranks."""
         make_plan = self._config.method.method.plan
         assert make_plan is not None

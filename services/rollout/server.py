@@ -10,10 +10,11 @@ import uvicorn
 
 from calopd.config import Config
 from calopd.core.environment import WORKER
-from calopd.data.problems import load_all
+from calopd.data.problems import load_all, step_problems
 from calopd.models.devices import set_threads
 from calopd.models.prompts import Prompts
 from calopd.models.tokenizers import load_tokenizer, stop_ids, vocabulary
+from calopd.planning.emulation import Emulation
 from calopd.planning.workload import longest_rollout
 from calopd.rundir.run_id import read_run_id
 from calopd.transport import auth
@@ -22,6 +23,7 @@ from calopd.transport.teacher_client import TeacherClient
 from services.rollout.app import create_app
 from services.rollout.engines import build_engine
 from services.rollout.sampler import SamplingLoop
+from services.rollout.step_share import StepShare
 from services.rollout.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -47,10 +49,17 @@ async def serve(config: Config) -> None:
     rollout = config.rollout
     set_threads(rollout.threads)
     tokenizer = load_tokenizer(config.student.path)
-    problems = [problem for part in load_all(config.data.train, config.data.heldout) for problem in part]
+    training, heldout = load_all(config.data.train, config.data.heldout)
     stops = stop_ids(config.student.path, tokenizer)
     longest = longest_rollout(config)
-    engine = build_engine(config.student.path, rollout, stop_ids=stops, max_model_len=longest, seed=config.run.seed)
+    engine = build_engine(
+        config.student.path,
+        rollout,
+        stop_ids=stops,
+        max_model_len=longest,
+        seed=config.run.seed,
+        emulation=Emulation.of(config),
+    )
     log.info("sampler: %s", engine.name)
     teacher = TeacherClient(
         config.teacher_addresses,
@@ -61,16 +70,19 @@ async def serve(config: Config) -> None:
     await wait_for_teacher(teacher, vocabulary(tokenizer))
 
     name = os.environ.get(WORKER.name, f"{socket.gethostname()}-{rollout.port}")
+    questions = config.learner.trajectories // config.learner.samples
     worker = Worker(
         name,
         queue=open_queue(config.queue.url, read_run_id(config.run_dir)),
         sampler=SamplingLoop(engine, name),
         teacher=teacher,
-        prompts=Prompts.configured(config, tokenizer, problems),
+        prompts=Prompts.configured(config, tokenizer, [*training, *heldout]),
         policies=config.policies,
         max_in_flight=rollout.max_in_flight,
         lease_seconds=rollout.lease_seconds,
         max_deliveries=rollout.max_deliveries,
+        share=StepShare(config.learner.trajectories, rollout.replicas),
+        upcoming=lambda step: [problem.id for problem in step_problems(training, config.run.seed, step, questions)],
     )
     app = create_app(worker, config.method, rollout.max_tokens, config.run.name)
     server = uvicorn.Server(uvicorn.Config(app, host=auth.host(), port=rollout.port, log_config=None))

@@ -1,21 +1,26 @@
 """The worker: claims tickets, samples responses, requests their scores and commits trajectories.
 
+A worker claims what its engine samples at once, and no more than its share of a step: the other tickets are for the
+other workers. A response that is complete makes room for the next one, while its scores are still under way.
+
 There may be any number of workers, and each may be killed at any time. Tickets of evaluations are claimed only while
 nothing is being sampled for a step. When a ticket of a step or a new policy arrives, they are given back, and their
 incomplete responses are dropped.
 """
 
 import asyncio
+import contextlib
 import functools
 import itertools
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from calopd.core.contexts import BASE
 from calopd.core.errors import ConfigError, InvalidRequest, PolicyError
 from calopd.core.types import Problem, Sample, Ticket, Trajectory
 from calopd.data.answers import answered_after_think, is_correct
@@ -27,11 +32,14 @@ from calopd.transport.teacher_client import TeacherClient
 from services.rollout import prometheus
 from services.rollout.engines.sampling_engine import SampleRequest
 from services.rollout.sampler import SamplingLoop, WrongPolicy
+from services.rollout.step_share import WHOLE_STEP, StepShare
 
 log = logging.getLogger(__name__)
 
 POLICY_ATTEMPTS = 20
 POLICY_PAUSE_SECONDS = 0.25
+SCORED_PER_SAMPLED = 4
+"""Tickets that a worker holds at most, as a multiple of those that it samples at once: the teacher may be behind."""
 
 
 class Worker:
@@ -47,19 +55,27 @@ class Worker:
         max_in_flight: int,
         lease_seconds: float,
         max_deliveries: int,
+        share: StepShare = WHOLE_STEP,
+        upcoming: Callable[[int], list[str]] | None = None,
     ) -> None:
         self.name = name
         self.queue, self.sampler, self.teacher = queue, sampler, teacher
         self.prompts, self.policies = prompts, policies
         self.max_in_flight, self.lease_seconds, self.max_deliveries = max_in_flight, lease_seconds, max_deliveries
+        self._share, self._upcoming = share, upcoming
+        self._workers = 1
         self._active: dict[str, Claim] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._evaluations: set[asyncio.Task[None]] = set()
         self._urgent: set[str] = set()
         """Ids of the tickets of steps whose response is not complete."""
+        self._room = asyncio.Event()
+        """Set when a response is complete or a ticket is done."""
         self._policy_lock = asyncio.Lock()
         self._policy_sha256: str | None = None
         self._judges = ThreadPoolExecutor(2, "answers")
+        self._prefetched = 0
+        """The step whose prompts have been rendered ahead of its tickets."""
         self._ending = False
 
     async def run(self) -> None:
@@ -70,17 +86,19 @@ class Worker:
             for claim in (mine := await asyncio.to_thread(self.queue.own_claims, self.name)):
                 if claim.ticket.is_evaluation:
                     await asyncio.to_thread(self.queue.give_back, claim)
-            self._start([claim for claim in mine if not claim.ticket.is_evaluation])
+            self._start([claim for claim in mine if not claim.ticket.is_evaluation], again=True)
             loop = asyncio.get_running_loop()
             look_for_abandoned = loop.time() + self.lease_seconds
             while not self.sampler.failed:
                 for helper in helpers:
                     if helper.done():
                         helper.result()
-                free = self.max_in_flight - len(self._active) + len(self._evaluations)
+                free = self._free()
                 if free <= 0:
+                    self._room.clear()
                     # With a timeout, because a failed engine completes nothing.
-                    await asyncio.wait(self._tasks, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._room.wait(), 1.0)
                     continue
                 self._start(await asyncio.to_thread(self.queue.claim, self.name, free, 0.5))
                 free = self.max_in_flight - len(self._active)
@@ -98,28 +116,42 @@ class Worker:
             for task in (*helpers, *self._tasks):
                 task.cancel()
 
+    def _free(self) -> int:
+        """Tickets of steps that this worker may claim: what the engine has room for, within its share of a step."""
+        sampling = min(self.max_in_flight, self._share.of(self._workers)) - len(self._urgent)
+        waiting = SCORED_PER_SAMPLED * self.max_in_flight - len(self._active) + len(self._evaluations)
+        return min(sampling, waiting)
+
     async def _take_over(self, count: int, *, evaluations: bool) -> None:
         claims = await asyncio.to_thread(
             self.queue.claim_abandoned, self.name, count, self.lease_seconds, evaluations=evaluations
         )
         if claims:
             log.warning("took over %d abandoned tickets", len(claims))
-        self._start(claims)
+        self._start(claims, again=True)
 
-    def _start(self, claims: list[Claim]) -> None:
+    def _start(self, claims: list[Claim], *, again: bool = False) -> None:
+        """Work on claims; `again`: they may have been claimed before."""
+        if not claims:
+            return
         if any(not claim.ticket.is_evaluation for claim in claims):
             self._preempt()
         for claim in claims:
             if claim.entry not in self._active:
                 self._active[claim.entry] = claim
                 self.sampler.clock.hold(len(self._active))
-                task = self._spawn(self._work(claim))
+                task = self._spawn(self._work(claim, again))
                 task.add_done_callback(functools.partial(self._finished, claim))
                 if claim.ticket.is_evaluation:
                     self._evaluations.add(task)
                     task.add_done_callback(self._evaluations.discard)
                 else:
                     self._urgent.add(claim.ticket.id)
+        if self._upcoming is not None:
+            steps = {claim.ticket.policy_version for claim in claims if not claim.ticket.is_evaluation}
+            if steps and max(steps) + 1 > self._prefetched:
+                self._prefetched = max(steps) + 1
+                self._judges.submit(self.prompts.prefetch, self._upcoming(self._prefetched))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.create_task(work)
@@ -132,6 +164,7 @@ class Worker:
         self._active.pop(claim.entry, None)
         self.sampler.clock.hold(len(self._active))
         self._urgent.discard(claim.ticket.id)
+        self._room.set()
         if task.cancelled() and claim.ticket.is_evaluation and not self._ending:
             self._spawn(self._give_back(claim))
 
@@ -147,6 +180,7 @@ class Worker:
 
     async def _keep_claims(self) -> None:
         while True:
+            self._workers = await asyncio.to_thread(self.queue.active_workers, self.lease_seconds)
             await asyncio.sleep(self.lease_seconds / 3)
             await asyncio.to_thread(self.queue.renew, self.name, list(self._active.values()))
 
@@ -167,9 +201,9 @@ class Worker:
             except PolicyError as error:
                 log.warning("announced policy %d: %s", version, error)
 
-    async def _work(self, claim: Claim) -> None:
+    async def _work(self, claim: Claim, again: bool) -> None:
         try:
-            if await asyncio.to_thread(self.queue.deliveries, claim) > self.max_deliveries:
+            if again and await asyncio.to_thread(self.queue.deliveries, claim) > self.max_deliveries:
                 raise InvalidRequest(f"claimed more than {self.max_deliveries} times without a result")
             trajectory, scores = await self.write(claim.ticket)
             fresh = await asyncio.to_thread(self.queue.commit, claim, trajectory, scores)
@@ -191,16 +225,19 @@ class Worker:
         with prometheus.sample_seconds.time():
             sample = await self._sample(ticket, prompt_ids)
         self._urgent.discard(ticket.id)
+        self._room.set()
+        # In another thread: some answers take seconds to check, and leases must be renewed meanwhile.
+        judged = asyncio.get_running_loop().run_in_executor(self._judges, self._judge, sample, problem)
         scores = None
         if ticket.contexts:
-            prompts = {name: self.prompts.ids(problem, name) for name in ticket.contexts}
+            prompts = {
+                name: prompt_ids if name == BASE else self.prompts.ids(problem, name) for name in ticket.contexts
+            }
             with prometheus.scoring.track_inprogress(), prometheus.score_seconds.time():
                 scores = await self.teacher.request_scores(
                     ticket.id, sample.response_ids, prompts, ticket.score_options
                 )
-        # In another thread: some answers take seconds to check, and leases must be renewed meanwhile.
-        loop = asyncio.get_running_loop()
-        correct, after_think = await loop.run_in_executor(self._judges, self._judge, sample, problem)
+        correct, after_think = await judged
         trajectory = Trajectory(
             ticket=ticket,
             prompt_ids=prompt_ids,

@@ -15,6 +15,7 @@ from calopd.config import Config
 from calopd.core.errors import UnhealthyTeacher
 from calopd.models.devices import set_threads
 from calopd.models.tokenizers import load_tokenizer, vocabulary
+from calopd.planning.emulation import Emulation
 from calopd.transport import auth
 from calopd.transport.v1 import teacher_scorer_pb2
 from calopd.transport.v1.teacher_scorer_pb2_grpc import add_TeacherScorerServicer_to_server
@@ -46,7 +47,7 @@ async def serve(config: Config) -> None:
     teacher = config.teacher
     set_threads(teacher.threads)
     tokenizer = load_tokenizer(teacher.path)
-    engine = build_engine(teacher)
+    engine = build_engine(teacher, Emulation.of(config))
     ids = np.asarray(tokenizer.encode(TEXT, add_special_tokens=False), dtype=np.int32)
     canary = Canary(engine, ids)
     scheduler = Scheduler(

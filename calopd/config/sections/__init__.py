@@ -1,6 +1,7 @@
 """The sections of a configuration, one file each: every setting, its default (the paper's recipe) and its meaning."""
 
 from calopd.config.sections.data import DataSection
+from calopd.config.sections.emulation import EmulationSection
 from calopd.config.sections.evaluation import EvaluationSection
 from calopd.config.sections.learner import LearnerSection
 from calopd.config.sections.method import MethodSection
@@ -14,6 +15,7 @@ from calopd.config.sections.tracking import TrackingSection
 
 __all__ = [
     "DataSection",
+    "EmulationSection",
     "EvaluationSection",
     "LearnerSection",
     "MethodSection",

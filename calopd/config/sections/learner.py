@@ -13,6 +13,8 @@ ShardGroup = Literal["node", "all"]
 class LearnerSection(Section):
     """The optimizer, its batches and its checkpoints."""
 
+    engine: Literal["torch", "emulated"] = "torch"
+    """`"torch"` trains; `"emulated"` trains nothing, see `[emulation]`."""
     ranks: int = Field(default=1, ge=1)
     """Number of learner processes that `calopd run` starts; the student is sharded over them (FSDP2). It follows from
     `resources.learner` if that is set."""

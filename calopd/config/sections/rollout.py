@@ -11,7 +11,8 @@ class RolloutSection(SamplingKeys):
     """How responses are sampled, and the replicas that do it."""
 
     engine: Sampler = "vllm"
-    """Sampler: `"vllm"`, or `"torch"` for a machine without vLLM (slow; for tests)."""
+    """Sampler: `"vllm"`, or `"torch"` for a machine without vLLM (slow; for tests); `"emulated"` samples nothing, see
+    `[emulation]`."""
     replicas: int = Field(default=1, ge=1)
     """Number of rollout processes that `calopd run` starts, at `port`, `port` + 1 and so on. It follows from
     `resources.rollout` if that is set."""

@@ -13,9 +13,9 @@ class TeacherSection(Section):
 
     path: Fixed[str]
     """Directory of the model or its id on the Hugging Face hub. Its vocabulary must be the student's."""
-    engine: Literal["torch", "vllm"] = "torch"
+    engine: Literal["torch", "vllm", "emulated"] = "torch"
     """`"torch"` packs batches without padding and computes shared prefixes once, on one device. Use `"vllm"` for a
-    model that is quantized or split over several GPUs."""
+    model that is quantized or split over several GPUs; `"emulated"` scores nothing, see `[emulation]`."""
     addresses: tuple[str, ...] = ()
     """`host:port` of the teacher replicas, used in turn; empty = `calopd run` starts `replicas` of them."""
     replicas: int = Field(default=1, ge=1)

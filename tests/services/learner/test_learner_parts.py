@@ -21,13 +21,13 @@ def arrivals(lengths: list[int], order: list[int]) -> list[Arrival]:
 
 def assign(lengths, order, draw, ranks, *, deterministic):
     """All assignments of a batch whose trajectories arrive in this order, a few at a time."""
-    batcher = DynamicBatcher(len(lengths), max_tokens=64, deterministic=deterministic)
+    batcher = DynamicBatcher(len(lengths), max_tokens=64, ranks=ranks, deterministic=deterministic)
     assignments, waiting = [], arrivals(lengths, order)
     while waiting:
         size = draw.randint(1, len(waiting))
         batcher.add(waiting[:size])
         waiting = waiting[size:]
-        while (assignment := batcher.take(ranks, flush=draw.random() < 0.3)) is not None:
+        while (assignment := batcher.take(flush=draw.random() < 0.3)) is not None:
             assignments.append(assignment)
     assert batcher.complete
     return assignments
@@ -60,8 +60,8 @@ def test_a_ticket_that_arrives_twice_is_assigned_once():
     batcher = DynamicBatcher(3, max_tokens=64, deterministic=False)
     batcher.add(arrivals([10, 10, 10], [0, 1]))
     batcher.add(arrivals([10, 10, 10], [1, 0, 2]))
-    assert batcher.take(1) == [[0, 1, 2]]
-    assert batcher.take(1) is None
+    assert batcher.take() == [[0, 1, 2]]
+    assert batcher.take() is None
 
 
 class SlowQueue:
@@ -78,9 +78,9 @@ class SlowQueue:
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_other_ranks_hear_of_every_poll(deterministic):
     """They wait for rank 0 in a collective, which ends after some minutes, however long the step takes."""
-    queue, batcher = SlowQueue(20), DynamicBatcher(20, max_tokens=64, deterministic=deterministic)
+    queue, batcher = SlowQueue(20), DynamicBatcher(20, max_tokens=64, ranks=2, deterministic=deterministic)
     polls_before = 0
-    for _ in assignments(cast(Queue, queue), "step-000000", [], batcher, ranks=2):
+    for _ in assignments(cast(Queue, queue), "step-000000", [], batcher):
         assert queue.polls - polls_before <= 1
         polls_before = queue.polls
     assert queue.polls == 20

@@ -79,7 +79,7 @@ class Recorder(Follower):
     def checkpoint_durable(self, durable):
         self.calls.append(f"durable {durable.step}")
 
-    def export(self, student, weights, record):
+    def export(self, student, weights):
         self.calls.append("export")
 
 
@@ -130,7 +130,7 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         queue = SimpleNamespace(run="r", results=lambda batch, indices: indices, dead_letters=list)
         monkeypatch.setattr(loop, "open_queue", lambda url, run: queue)
         monkeypatch.setattr(loop, "Coordinator", lambda config, queue: recorder)
-        monkeypatch.setattr(loop, "Trainer", lambda config, ranks: CountingTrainer(recorder.calls))
+        monkeypatch.setattr(loop, "build_trainer", lambda config, ranks: CountingTrainer(recorder.calls))
         training = loop.TrainingLoop(config, cast(loop.Ranks, Ranks()))
         try:
             training.run()

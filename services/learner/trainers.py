@@ -1,0 +1,16 @@
+"""The trainer that the settings name."""
+
+from calopd.config import Config
+from calopd.planning.emulation import Emulation
+from services.learner.ranks import Ranks
+from services.learner.trainer import Trainer
+
+
+def build_trainer(config: Config, ranks: Ranks) -> Trainer:
+    """A trainer with a model, or one that emulates a GPU."""
+    emulation = Emulation.of(config)
+    if emulation is None:
+        return Trainer(config, ranks)
+    from services.learner.emulated_trainer import EmulatedTrainer
+
+    return EmulatedTrainer(config, ranks, emulation)
