@@ -43,6 +43,8 @@ class LocalServices:
         if all(Path(model).is_dir() for model in models):
             self._environment["HF_HUB_OFFLINE"] = "1"
         self._asked_to_stop = False
+        self.queue_url = ""
+        """The Redis server of the processes, password included."""
 
     def __enter__(self) -> "LocalServices":
         self._handlers = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -117,6 +119,7 @@ class LocalServices:
             command = embedded_redis.server_command(directory, config.queue.port, password)
             self.supervisor.add(Process(name="redis", command=command, log_file=self._logs / "redis.log"))
         embedded_redis.wait_until_ready(url)
+        self.queue_url = url
         self._environment["CALOPD__QUEUE__URL"] = url
 
     def start_scorer(

@@ -131,5 +131,8 @@ class Prompts:
         return np.asarray(self.tokenizer.encode(text, add_special_tokens=False), dtype=np.int32)
 
     def decode(self, ids: np.ndarray) -> str:
-        text: str = self.tokenizer.decode(ids.tolist(), skip_special_tokens=True)
+        # The tokenizer's own code decodes twice as fast as its wrapper, which only adds the cleaning of spaces.
+        cleans = getattr(self.tokenizer, "clean_up_tokenization_spaces", False)
+        decoder = self.tokenizer if cleans else getattr(self.tokenizer, "backend_tokenizer", self.tokenizer)
+        text: str = decoder.decode(ids.tolist(), skip_special_tokens=True)
         return text

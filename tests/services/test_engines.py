@@ -9,6 +9,7 @@ import torch
 
 from calopd.config.sections import RolloutSection, TeacherSection
 from calopd.core.lm_head import score_logits, score_targets
+from calopd.core.options import SAMPLERS
 from calopd.core.types import Sampling, ScoreOptions
 from services.rollout import engines as sampling
 from services.rollout.engines.sampling_engine import SampleRequest
@@ -54,7 +55,7 @@ SAMPLES_WITH = {"torch": sample_with_torch, "vllm": sample_with_vllm}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sampling.ENGINES)
+@pytest.mark.parametrize("name", SAMPLERS)
 def test_an_engine_uses_every_sampling_parameter(name, tiny):
     recording = Recording(Sampling(0.7, 0.9, 2))
     SAMPLES_WITH[name](recording, tiny)

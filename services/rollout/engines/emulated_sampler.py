@@ -63,11 +63,11 @@ class EmulatedSampler:
         return released
 
     def _finish(self, key: int) -> Finished:
-        """A response of the right length that repeats its prompt: any tokens of the vocabulary do."""
+        """A response of the right length that repeats a part of its prompt: any tokens of the vocabulary do."""
         request = self._requests.pop(key)
         limit = request.sampling.max_tokens
         length = length_of_seed(request.seed, limit=limit)
-        ids = np.resize(request.prompt_ids, length)
+        ids = np.resize(request.prompt_ids[len(request.prompt_ids) // 2 :], length)
         if length < limit:
             ids[-1] = self._stop_ids[0]
         start = request.seed % (len(NOISE) - length)

@@ -8,7 +8,7 @@ from hypothesis import given
 from calopd.core.errors import ConfigError
 from calopd.data.problems import load_all, load_problems, training_order
 from calopd.transport.queue import Arrival, Queue
-from services.learner.batching import DynamicBatcher, assignments
+from services.learner.batching import DynamicBatcher, assignments, balanced_round
 from services.learner.evaluations import gain_interval
 from services.learner.schedule import learning_rate
 
@@ -54,6 +54,46 @@ def test_deterministic_assignments_do_not_depend_on_the_order_of_arrival(lengths
         order = draw.sample(range(len(lengths)), len(lengths))
         results.append(assign(lengths, order, draw, ranks, deterministic=True))
     assert results[0] == results[1]
+
+
+COST = st.sampled_from([float, lambda tokens: tokens + tokens**2 / 20])
+
+
+@given(LENGTHS, st.integers(2, 4), COST)
+def test_a_round_is_balanced_by_cost(lengths, ranks, cost):
+    """No rank gets a second trajectory while another has none, and without its last one no rank has the most."""
+    tokens = {i: length for i, length in enumerate(lengths) if length}
+    shares, left = balanced_round(list(tokens), tokens, ranks=ranks, max_tokens=10**6, cost=cost)
+    assert not left
+    assert sorted(i for share in shares for i in share) == sorted(tokens)
+    costs = [[cost(tokens[i]) for i in share] for share in shares]
+    assert max(map(len, costs)) <= 1 or min(map(len, costs)) >= 1
+    assert all(sum(own) - min(own) <= min(map(sum, costs)) + 1e-6 for own in costs if own)
+
+
+def test_the_attention_term_counts():
+    """One response of 16 tokens costs as much as four of 8 if the cost is quadratic."""
+    tokens = dict(enumerate([16, 8, 8, 8, 8]))
+    shares, _ = balanced_round(list(tokens), tokens, ranks=2, max_tokens=100, cost=lambda n: n**2)
+    assert shares == [[0], [1, 2, 3, 4]]
+
+
+def test_idle_ranks_start_on_what_is_there():
+    batcher = DynamicBatcher(9, max_tokens=64, ranks=2)
+    batcher.add(arrivals([10] * 9, [3]))
+    assert batcher.take() is None, "another one may arrive within moments"
+    assert batcher.take(flush=True) == [[3], []]
+    batcher.add(arrivals([10] * 9, [0, 1, 2]))
+    assert batcher.take() == [[0, 2], [1]], "micro-batches are not filled up first"
+
+
+def test_a_method_that_saw_the_whole_step_learns_from_it_in_full_rounds():
+    batcher = DynamicBatcher(8, max_tokens=64, ranks=2)
+    for index in range(8):
+        batcher.add(arrivals([16] * 8, [index]))
+        batcher.take(flush=True)
+    assert batcher.take(flush=True) is None
+    assert batcher.rounds() == [[[0, 2, 4, 6], [1, 3, 5, 7]]]
 
 
 def test_a_ticket_that_arrives_twice_is_assigned_once():
