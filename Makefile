@@ -19,7 +19,7 @@ GPU := build/gpu
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-gpu demo demo-models test test-fast golden lint type proto proto-check docs docs-check lock clean
-.PHONY: bench bench-packing bench-policies bench-memory bench-answers bench-teacher bench-teacher-engines load-teacher bench-tsd
+.PHONY: bench bench-pipeline bench-packing bench-policies bench-memory bench-answers bench-teacher bench-teacher-engines load-teacher bench-tsd
 .PHONY: up up-cpu down compose dashboards k8s-render test-deploy test-compose test-fresh test-gpu
 
 help: ## list all targets
@@ -84,6 +84,9 @@ bench-packing: $(READY) ## compare a learner step on packed sequences with a pad
 
 bench-tsd: $(READY) ## benchmark the analysis of a synthetic study of 60 M tokens x 9 contexts (2.6 GB in the temporary directory)
 	$(BIN)/python -m benchmarks.tsd
+
+bench-pipeline: $(READY) ## how much of a step is overlap, with emulated engines and real services (10 min on two idle cores)
+	$(BIN)/python -m benchmarks.pipeline
 
 bench-policies: $(READY) ## benchmark publishing and loading a policy of 135M parameters, and its checkpoint
 	$(BIN)/python -m benchmarks.policies

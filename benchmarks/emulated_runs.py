@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -91,7 +90,7 @@ def configuration(name: str, split: Split, folder: Path) -> Config:
         },
         "method": {"overlap_top_k": 0},
         "rollout": {
-            "engine": "emulated", "replicas": split.rollouts, "port": rollout, "max_in_flight": 256, "threads": 1,
+            "engine": "emulated", "replicas": split.rollouts, "port": rollout, "threads": 1,
         },
         "learner": {
             "engine": "emulated", "ranks": split.ranks, "port": learner, "trajectories": split.trajectories,
@@ -161,8 +160,3 @@ def _role(process: psutil.Process) -> str:
     names = {"services.teacher_scorer": "teacher", "services.rollout": "rollout", "torchrun": "torchrun",
              "services.learner": "learner"}  # fmt: skip
     return next((role for part, role in names.items() if part in command), "redis")
-
-
-def settings_of(file: Path) -> dict[str, Any]:
-    """The values of a TOML file."""
-    return tomllib.loads(file.read_text())

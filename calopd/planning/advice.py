@@ -5,6 +5,7 @@ from typing import Any
 
 from calopd.config import Config
 from calopd.core.activity import Role
+from calopd.planning.rollout_limits import rollout_limits
 from calopd.planning.workload import longest_sampled, longest_scored
 
 ALTERNATIVES = 3
@@ -79,8 +80,9 @@ def _rollout_changes(config: Config) -> Iterator[Change]:
     rollout = config.rollout
     if rollout.gpu_memory_utilization < 0.92:
         yield _set(config, "rollout", "gpu_memory_utilization", 0.92)
-    yield from _smaller(config, "rollout", "max_num_batched_tokens", rollout.max_num_batched_tokens, 2_048)
-    yield from _smaller(config, "rollout", "max_in_flight", rollout.max_in_flight, 16)
+    limits = rollout_limits(config)
+    yield from _smaller(config, "rollout", "max_num_batched_tokens", limits.max_num_batched_tokens, 2_048)
+    yield from _smaller(config, "rollout", "max_in_flight", limits.max_in_flight, 16)
     yield from _smaller(config, "rollout", "max_tokens", rollout.max_tokens, 1_024)
     for gpus in (2, 4):
         if isinstance(config.resources.rollout, int) and config.resources.rollout % gpus == 0:

@@ -10,6 +10,7 @@ from calopd.core.errors import ConfigError
 from calopd.core.options import EMULATED
 from calopd.planning.decode_batch import RolloutReplica
 from calopd.planning.gpus import GPU, GPUS
+from calopd.planning.lengths import length_of_seed
 from calopd.planning.model_shapes import ModelShape
 from calopd.planning.rates import (
     ASSUMED,
@@ -90,6 +91,12 @@ class Emulation:
     @property
     def replica(self) -> RolloutReplica:
         return rollout_replica(self.config, self.student, self.gpu, self.efficiency)
+
+    def response_length(self, seed: int) -> int:
+        """Tokens of the response with this seed: the same whichever process asks."""
+        limit = self.config.rollout.max_tokens
+        fixed = self.config.emulation.response_tokens
+        return min(limit, fixed) if fixed else length_of_seed(seed, limit=limit)
 
     def scoring(self, prompt: int, response: int) -> float:
         """A teacher's time for one response under one context."""

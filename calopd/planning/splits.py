@@ -22,10 +22,9 @@ from calopd.planning.rates import (
     scoring_seconds,
 )
 from calopd.planning.role_needs import rollout_cache
+from calopd.planning.rollout_limits import PROMPT_TOKENS, rollout_limits
 from calopd.planning.step_simulation import StepModel, StepTimes
 
-PROMPT_TOKENS = 200
-"""Mean length of a prompt of DAPO-Math in Qwen3's tokens, with system turn and template."""
 INTERVENTION_TOKENS = 40
 STEPS = 2
 """Steps that are simulated, with lengths of their own; the mean counts."""
@@ -132,7 +131,7 @@ def rollout_replica(config: Config, student: ModelShape, gpu: GPU, efficiency: E
     """One rollout on this GPU."""
     gpus = config.rollout.tensor_parallel_size
     return RolloutReplica(
-        max_sequences=config.rollout.max_in_flight,
+        max_sequences=rollout_limits(config).max_in_flight,
         capacity_tokens=max(1, rollout_cache(config, student, gpu.memory_gib)),
         prompt_tokens=PROMPT_TOKENS,
         token_seconds=lambda running, cached: decode_seconds(student, gpu, running, cached, efficiency, gpus),

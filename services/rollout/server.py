@@ -15,6 +15,7 @@ from calopd.models.devices import set_threads
 from calopd.models.prompts import Prompts
 from calopd.models.tokenizers import load_tokenizer, stop_ids, vocabulary
 from calopd.planning.emulation import Emulation
+from calopd.planning.rollout_limits import limited_rollout
 from calopd.planning.workload import longest_rollout
 from calopd.rundir.run_id import read_run_id
 from calopd.transport import auth
@@ -46,7 +47,7 @@ async def wait_for_teacher(teacher: TeacherClient, student_vocabulary: list[str]
 
 async def serve(config: Config) -> None:
     """Serve and work until SIGTERM or SIGINT. Other workers take over the claimed tickets."""
-    rollout = config.rollout
+    rollout = limited_rollout(config)
     set_threads(rollout.threads)
     tokenizer = load_tokenizer(config.student.path)
     training, heldout = load_all(config.data.train, config.data.heldout)

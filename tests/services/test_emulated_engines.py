@@ -20,12 +20,17 @@ from services.teacher_scorer.engines.scoring_engine import SequenceToScore
 from tests.conftest import Tiny
 
 EMULATED = ["teacher.engine=emulated", "rollout.engine=emulated", "learner.engine=emulated", "evaluation.problems=0"]
+INSTANT = [*EMULATED, "emulation.gpu=h100", "emulation.time_scale=0", "rollout.max_tokens=16384"]
 PROMPT = np.arange(5, 25, dtype=np.int32)
 
 
 @pytest.fixture
 def config(tiny: Tiny) -> Config:
-    return load_config(tiny.write_config("emulated"), [*EMULATED, "emulation.gpu=h100", "emulation.time_scale=0"], {})
+    return load_config(
+        tiny.write_config("emulated"),
+        [*EMULATED, "emulation.gpu=h100", "emulation.time_scale=0", "rollout.max_tokens=16384"],
+        {},
+    )
 
 
 def emulation(config: Config) -> Emulation:
@@ -61,6 +66,11 @@ def test_responses_have_the_lengths_of_the_plan_and_short_ones_come_first(config
         assert set(one.response_ids[:-1].tolist()) <= set(PROMPT.tolist())
 
 
+def test_all_responses_can_have_one_length(tiny):
+    config = load_config(tiny.write_config("emulated"), [*INSTANT, "emulation.response_tokens=900"], {})
+    assert {len(one.response_ids) for one in sampled(sampler(config), 4)} == {900}
+
+
 def test_an_aborted_response_is_never_returned(config):
     engine = sampler(config)
     engine.add(100, SampleRequest(PROMPT, Sampling(max_tokens=8), seed=1))
@@ -69,7 +79,13 @@ def test_an_aborted_response_is_never_returned(config):
 
 
 def test_in_phases_all_responses_are_returned_at_once(config, tiny):
-    settings = [*EMULATED, "emulation.gpu=h100", "emulation.time_scale=0", "emulation.phases=true"]
+    settings = [
+        *EMULATED,
+        "emulation.gpu=h100",
+        "emulation.time_scale=0",
+        "emulation.phases=true",
+        "rollout.max_tokens=16384",
+    ]
     engine = sampler(load_config(tiny.write_config("emulated"), settings, {}))
     for key in range(5):
         engine.add(key, SampleRequest(PROMPT, Sampling(max_tokens=16_384), seed=key))

@@ -15,5 +15,7 @@ class EmulationSection(Section):
     """The GPU that every process pretends to have, such as `"h100"`; empty = `resources.gpu`."""
     time_scale: float = Field(default=1.0, ge=0)
     """Seconds that pass for each second of the emulated GPU: 0.05 turns a minute into 3 seconds; 0 = no time passes."""
+    response_tokens: int = Field(default=0, ge=0)
+    """Length of every response; 0 = lengths as the paper's: mean 9,270, median 7,758, cut at `rollout.max_tokens`."""
     phases: bool = False
     """Emulate a system that samples all responses of a step, then scores them all, then learns from them all."""

@@ -22,11 +22,14 @@ class RolloutSection(SamplingKeys):
     """Data type of the weights while sampling; `"auto"` = bfloat16 on a GPU, float32 on a CPU."""
     device: str = "auto"
     """Torch device; `"auto"` = a GPU if there is one, else the CPU. Torch engine only."""
-    max_in_flight: int = Field(default=256, ge=1)
-    """Tickets that a replica works on at once. Raise it if the GPU is not busy, lower it if the KV cache is full."""
-    max_num_batched_tokens: int = Field(default=8_192, ge=1)
+    max_in_flight: int = Field(default=0, ge=0)
+    """Responses that a replica samples at once; it claims no more, and no more than its share of a step. Raise it if
+    the GPU is not busy, lower it if responses are preempted; 0 = as many as the KV cache of `resources.gpu` holds at
+    their mean length, at most 256."""
+    max_num_batched_tokens: int = Field(default=0, ge=0)
     """Tokens that vLLM processes in one step, prompts and one per response; a longer prompt is split. Raise it if
-    prompts are long and the GPU has memory left; on a CPU it is at least the longest prompt and response."""
+    prompts are long and the GPU has memory left; on a CPU it is at least the longest prompt and response. 0 = 8,192, or
+    less on a small GPU."""
     lease_seconds: float = Field(default=30.0, gt=0)
     """Seconds without a sign of life from a worker after which its tickets go to another one."""
     max_deliveries: int = Field(default=20, ge=1)

@@ -5,6 +5,7 @@ from typing import Any
 
 from calopd.config.sections import RolloutSection
 from calopd.planning.emulation import Emulation
+from calopd.planning.rollout_limits import MOST_BATCHED_TOKENS, MOST_SEQUENCES
 from services.rollout.engines.sampling_engine import SamplingEngine
 
 ENGINES = {
@@ -25,5 +26,11 @@ def build_engine(
 ) -> SamplingEngine:
     """Import the engine that the settings name, and load the model at `path`; only an emulated one has `emulation`."""
     engine: type[SamplingEngine] = resolve_name(ENGINES[rollout.engine])
+    rollout = rollout.model_copy(
+        update={
+            "max_in_flight": rollout.max_in_flight or MOST_SEQUENCES,
+            "max_num_batched_tokens": rollout.max_num_batched_tokens or MOST_BATCHED_TOKENS,
+        }
+    )
     extra: dict[str, Any] = {} if emulation is None else {"emulation": emulation}
     return engine.configured(path, rollout, stop_ids=stop_ids, max_model_len=max_model_len, seed=seed, **extra)

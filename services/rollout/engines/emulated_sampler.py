@@ -9,7 +9,6 @@ from calopd.config.sections import RolloutSection
 from calopd.core.errors import ConfigError
 from calopd.planning.decode_batch import CHUNK, DecodeBatch
 from calopd.planning.emulation import Emulation
-from calopd.planning.lengths import length_of_seed
 from services.rollout.engines.sampling_engine import Finished, SampleRequest
 
 TICK_SECONDS = 0.01
@@ -46,7 +45,10 @@ class EmulatedSampler:
 
     def add(self, key: int, request: SampleRequest) -> None:
         self._requests[key] = request
-        self._batch.add(key, length_of_seed(request.seed, limit=request.sampling.max_tokens))
+        self._batch.add(key, self._length(request))
+
+    def _length(self, request: SampleRequest) -> int:
+        return min(self._emulation.response_length(request.seed), request.sampling.max_tokens)
 
     def step(self) -> list[Finished]:
         """Sample some tokens at once, as many as a GPU samples in a moment, or up to the next complete response."""
@@ -65,8 +67,7 @@ class EmulatedSampler:
     def _finish(self, key: int) -> Finished:
         """A response of the right length that repeats a part of its prompt: any tokens of the vocabulary do."""
         request = self._requests.pop(key)
-        limit = request.sampling.max_tokens
-        length = length_of_seed(request.seed, limit=limit)
+        length, limit = self._length(request), request.sampling.max_tokens
         ids = np.resize(request.prompt_ids[len(request.prompt_ids) // 2 :], length)
         if length < limit:
             ids[-1] = self._stop_ids[0]

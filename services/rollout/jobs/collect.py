@@ -23,6 +23,7 @@ from calopd.local.entry_point import die_with_launcher, guarded
 from calopd.models.devices import set_threads
 from calopd.models.prompts import Prompts
 from calopd.models.tokenizers import load_tokenizer, stop_ids, vocabulary
+from calopd.planning.rollout_limits import limited_rollout
 from calopd.rundir.files import append_line, read_lines, write_json
 from calopd.rundir.locks import shared
 from calopd.study.collection import Goal
@@ -201,14 +202,14 @@ async def collect(config: Config, study: Study, share: Share, goal: Goal, record
     if existing is not None:
         source = RecordedSource(existing, prompts, clients[1] if student else None)
     else:
-        student_path, rollout = config.student.path, config.rollout
+        student_path, rollout = config.student.path, limited_rollout(config)
         longest = config.data.max_prompt_tokens + rollout.max_tokens + 1
         stops = stop_ids(student_path, tokenizer)
         engine = build_engine(student_path, rollout, stop_ids=stops, max_model_len=longest, seed=config.run.seed)
         source = SampledSource(config, prompts, SamplingLoop(engine))
     for each in clients:
         await wait_for_teacher(each, vocabulary(tokenizer))
-    await Collector(study, share, goal, source, clients[0], prompts).run(config.rollout.max_in_flight)
+    await Collector(study, share, goal, source, clients[0], prompts).run(limited_rollout(config).max_in_flight)
     for each in clients:
         await each.close()
 

@@ -10,6 +10,7 @@ from calopd.config.sections import RolloutSection
 from calopd.core.types import Problem, Sample, Sampling
 from calopd.models.prompts import Prompts
 from calopd.models.tokenizers import load_tokenizer, stop_ids
+from calopd.planning.rollout_limits import MOST_SEQUENCES
 from services.rollout.engines import build_engine
 from services.rollout.engines.sampling_engine import SampleRequest
 from services.rollout.sampler import SamplingLoop
@@ -40,7 +41,7 @@ class OfflineSampler:
             max_context_tokens=max_prompt_tokens,
             template_options={} if thinking else {"enable_thinking": False},
         )
-        self._sampling, self._in_flight = sampling, rollout.max_in_flight
+        self._sampling, self._in_flight = sampling, rollout.max_in_flight or MOST_SEQUENCES
         longest = max_prompt_tokens + sampling.max_tokens + 1
         stops = stop_ids(path, tokenizer)
         engine = build_engine(path, rollout, stop_ids=stops, max_model_len=longest, seed=seed)

@@ -1,0 +1,206 @@
+"""Benchmark of the pipeline: how much of a step is overlap, with engines that take the time of 8 GPUs.
+
+python -m benchmarks.pipeline   (or `make bench-pipeline`)
+
+Real are the services and their processes, Redis, gRPC, protobuf, micro-batches, metrics and checkpoints. Emulated are
+the sampler, the scorer and the learner's passes: they take the seconds that `calopd plan` predicts, scaled so that
+minutes become seconds ([emulation] in docs/configuration.md). A step has 256 trajectories under three contexts, with
+lengths as the paper's: mean 9,270, median 7,758, a fifth cut at 16,384.
+
+- `step_over_busiest`: seconds of a step over the busy seconds of the busiest role, both as metrics.jsonl has them. Busy
+  is a rollout while it samples any response, so that the longest response counts to its last token; a teacher while it
+  computes; a rank during its passes and the optimizer step. Busy seconds are means over the processes of a role.
+- `vs_phases`: the same engines and split, if all responses are sampled before the first is scored, and all are scored
+  before the first gradient, over the step as it is.
+- `step_over_busiest_stale_1`: with run.max_staleness = 1.
+- `replica_scaling`: sampled tokens per second of n rollouts over n times those of one, each with 128 responses of a
+  step. (A step of one size does not get n times faster: its longest response takes the same time on any number.)
+- `step_over_plan`: seconds of a step over those that the plan predicts for the same lengths.
+- `instant`: seconds of a step whose engines take no time. `flow`: 2,000 trajectories of 16,384 tokens pass through
+  Redis: bytes of one, and the memory of every process.
+"""
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks.emulated_runs import Run, Split, run
+from calopd.config import Config
+from calopd.planning.emulation import Emulation
+from calopd.rundir.run_id import read_run_id
+from calopd.transport.redis_queue import RedisQueue
+from calopd.transport.redis_queue import open_queue as open_redis
+from services.learner.tickets import seed_of, step_batch
+
+RESULTS = Path(__file__).parent / "results" / "pipeline.json"
+LEARNER_BOUND = Split(pair="30b-to-8b", gpu="h20", teachers=1, rollouts=5, ranks=2, time_scale=0.0075)
+TEACHER_BOUND = Split(pair="4b-to-1.7b", gpu="h20", teachers=1, rollouts=5, ranks=2, time_scale=0.01)
+ROLLOUT_BOUND = Split(pair="30b-to-8b", gpu="h100", teachers=4, rollouts=2, ranks=2, time_scale=0.013)
+INSTANT = Split(pair="4b-to-1.7b", gpu="h100", teachers=1, rollouts=2, ranks=1, time_scale=0.0, steps=6)
+FLOW = replace(
+    INSTANT,
+    trajectories=250,
+    steps=8,
+    settings={"emulation": {"response_tokens": 16_384}, "learner": {"checkpoint_every": 1}},
+)
+PER_REPLICA = 128
+
+
+def busiest(found: Run) -> float:
+    """Seconds of a step over the busy seconds of its busiest role."""
+    return found.mean("seconds") / found.mean("seconds_busiest")
+
+
+def over_plan(found: Run) -> float:
+    """Seconds of the steps over those of the plan for the same lengths."""
+    config, model = found.config, found.model()
+    emulation = Emulation.of(config)
+    assert emulation is not None
+    planned = []
+    for line in found.lines:
+        seeds = (seed_of(config.run.seed, step_batch(line["step"]), i) for i in range(config.learner.trajectories))
+        planned.append(model.strict([emulation.response_length(seed) for seed in seeds]).step * emulation.scale)
+    return found.mean("seconds") / statistics.mean(planned)
+
+
+def check_on_policy(found: Run) -> None:
+    """Every trajectory of a strict run was used, and sampled from the policy of its step (none can be newer)."""
+    for line in found.lines:
+        assert line["staleness"] == 0, f"step {line['step']} has trajectories of an older policy"
+        assert line["tickets_used"] == found.config.learner.trajectories
+
+
+def cost(found: Run) -> dict[str, float]:
+    """CPU milliseconds of our own code per trajectory, by role, and the share of the machine's two cores."""
+    count = len(found.lines) * found.config.learner.trajectories
+    roles: dict[str, float] = {}
+    for process, seconds in found.cpu_seconds.items():
+        role = process.split()[0]
+        roles[role] = roles.get(role, 0.0) + seconds
+    shown = {role: round(1000 * seconds / count, 2) for role, seconds in roles.items()}
+    wall = sum(line["seconds"] for line in found.lines)
+    return shown | {"share_of_two_cores": round(sum(roles.values()) / (2 * wall), 3)}
+
+
+def tokens_per_second(found: Run) -> float:
+    return sum(line["tokens"] for line in found.lines) / sum(line["seconds"] for line in found.lines)
+
+
+def with_replicas(count: int) -> Split:
+    return replace(ROLLOUT_BOUND, rollouts=count, trajectories=count * PER_REPLICA)
+
+
+class Audit:
+    """Reads trajectories from Redis while a run is under way: their sizes, and the policies that they are from."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self._seen: set[tuple[str, int]] = set()
+
+    def __call__(self, config: Config, url: str) -> None:
+        queue: RedisQueue = open_redis(url, read_run_id(config.run_dir))
+        for batch in queue.open_batches():
+            arrived = {arrival.index for arrival in queue.arrivals(batch, block_seconds=0.001)}
+            fresh = [index for index in sorted(arrived) if (batch, index) not in self._seen][:20]
+            self._seen |= {(batch, index) for index in fresh}
+            for index in fresh:
+                raw = queue.client.hget(f"calopd:{queue.run}:results:{batch}", str(index))
+                if raw is None:  # released meanwhile
+                    continue
+                self.sizes.append(len(raw))
+                (trajectory,) = queue.results(batch, [index]) or [None]
+                assert trajectory is not None
+                assert trajectory.sample.policy_version == trajectory.ticket.policy_version == int(batch[5:])
+
+
+def flow(folder: Path) -> dict[str, Any]:
+    """2,000 long trajectories: bytes of one in Redis, and the memory of every process in both halves of the run."""
+    audit = Audit()
+    found = run("flow", FLOW, folder, audit)
+    check_on_policy(found)
+    halves = {}
+    for process, samples in found.memory_mib.items():
+        middle = len(samples) // 2
+        if middle:
+            halves[process] = [round(max(samples[:middle])), round(max(samples[middle:]))]
+    growth = max(second / first for first, second in halves.values())
+    return {
+        "trajectories": FLOW.trajectories * FLOW.steps,
+        "bytes_per_trajectory": round(statistics.mean(audit.sizes)),
+        "audited": len(audit.sizes),
+        "seconds_per_step": round(found.mean("seconds"), 2),
+        "peak_mib_first_and_second_half": halves,
+        "growth": round(growth, 3),
+    }
+
+
+def instant(folder: Path) -> dict[str, Any]:
+    found = run("instant", INSTANT, folder)
+    check_on_policy(found)
+    seconds = [round(line["seconds"], 2) for line in found.lines]
+    return {"seconds": round(statistics.median(seconds), 2), "all": seconds, "cpu_ms_per_trajectory": cost(found)}
+
+
+def bound(folder: Path, results: dict[str, Any], name: str, split: Split) -> Run:
+    """One split in strict mode."""
+    found = run(name, split, folder)
+    check_on_policy(found)
+    busy = {role: round(found.mean(f"seconds_{role}_busy"), 2) for role in ("rollout", "teacher", "learner")}
+    role = name.split("_")[0]
+    results.setdefault("step_over_busiest", {})[name] = round(busiest(found), 3)
+    results.setdefault("step_over_plan", {})[name] = round(over_plan(found), 3)
+    results.setdefault("runs", {})[name] = {
+        "seconds": round(found.mean("seconds"), 2),
+        "busy": busy,
+        "busiest": max(busy, key=busy.__getitem__),
+        "response_length_mean": round(found.mean("response_length_mean")),
+        "response_length_p50": round(found.mean("response_length_p50")),
+        "time_scale": split.time_scale,
+        "cpu_ms_per_trajectory": cost(found),
+    }
+    assert results["runs"][name]["busiest"] == role, results["runs"][name]
+    return found
+
+
+def measure(folder: Path, wanted: Callable[[str], bool]) -> dict[str, Any]:
+    results: dict[str, Any] = {}
+    learner = bound(folder, results, "learner_bound", LEARNER_BOUND) if wanted("learner_bound") else None
+    if wanted("teacher_bound"):
+        bound(folder, results, "teacher_bound", TEACHER_BOUND)
+    two = bound(folder, results, "rollout_bound", ROLLOUT_BOUND) if wanted("rollout_bound") else None
+    if learner is not None and wanted("phases"):
+        phases = replace(LEARNER_BOUND, steps=2, settings={"emulation": {"phases": True}})
+        results["vs_phases"] = round(run("phases", phases, folder).mean("seconds") / learner.mean("seconds"), 3)
+    if wanted("stale_1"):
+        stale = replace(LEARNER_BOUND, steps=4, settings={"run": {"max_staleness": 1}})
+        results["step_over_busiest_stale_1"] = round(busiest(run("stale_1", stale, folder)), 3)
+    if two is not None and wanted("replicas"):
+        one = tokens_per_second(run("replicas_1", with_replicas(1), folder))
+        four = tokens_per_second(run("replicas_4", with_replicas(4), folder))
+        rates = {"2": tokens_per_second(two) / 2, "4": four / 4}
+        results["replica_scaling"] = {count: round(rate / one, 3) for count, rate in rates.items()}
+    if wanted("instant"):
+        results["instant"] = instant(folder)
+    if wanted("flow"):
+        results["flow"] = flow(folder)
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", default=[], help="a part, for example learner_bound; writes nothing")
+    arguments = parser.parse_args()
+    with TemporaryDirectory() as folder:
+        results = measure(Path(folder), lambda part: not arguments.only or part in arguments.only)
+    print(json.dumps(results, indent=1))
+    if not arguments.only:
+        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
