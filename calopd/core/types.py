@@ -59,6 +59,11 @@ class Ticket:
         return f"{self.run}/{self.batch}/{self.index}"
 
     @property
+    def step(self) -> int:
+        """The step that the ticket is for, or the policy that it evaluates."""
+        return int(self.batch.rpartition("-")[2])
+
+    @property
     def is_evaluation(self) -> bool:
         """Whether tickets of steps take precedence over it."""
         return self.batch.startswith(EVALUATION)

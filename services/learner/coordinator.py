@@ -48,6 +48,7 @@ class Coordinator:
         save_with_run(config)
         self._tokenizer = load_tokenizer(config.student.path)
         self._shape = load_shape(config.student.path)
+        self._batchers: dict[int, DynamicBatcher] = {}
         prometheus.run_info.labels(config.method.name, config.student.path, config.teacher.path).set(1)
         prometheus.steps_wanted.set(config.run.steps)
         volumes = {"run": self._run_dir.path, "policies": config.policies}
@@ -116,22 +117,22 @@ class Coordinator:
         self._queue.open_batch(step_batch(step), tickets)
         self._opened.add(step)
         log.info("step %d is open: %d tickets", step, len(tickets))
-        self._batcher = DynamicBatcher(
+        self._batchers[step] = DynamicBatcher(
             len(tickets),
             self._config.learner.micro_batch_tokens,
             ranks=ranks,
             deterministic=self._config.run.deterministic,
             cost=self._cost,
         )
-        return assignments(self._queue, step_batch(step), tickets, self._batcher)
+        return assignments(self._queue, step_batch(step), tickets, self._batchers[step])
 
     def _cost(self, tokens: int) -> float:
         """Cost of a trajectory for a rank: its FLOPs, or its length if the architecture is not known."""
         return tokens if self._shape is None else learning_flops(self._shape, 0, tokens)
 
-    def all_rounds(self) -> list[Assignment]:
+    def all_rounds(self, step: int) -> list[Assignment]:
         """The whole step again, after all its trajectories have arrived."""
-        return self._batcher.rounds()
+        return self._batchers[step].rounds()
 
     def newest_evaluation(self) -> tuple[int, float] | None:
         """Policy version and accuracy of the newest held-out evaluation."""
@@ -141,6 +142,7 @@ class Coordinator:
         """Write the step's line and its example trajectories, and show them."""
         line: dict[str, Any] = step_line(measured, self._config.method.probe_contexts)
         self._trackers.record(line)
+        self._batchers.pop(measured.step, None)
         for row in sorted(measured.result.shown, key=lambda row: row["index"]):
             tokens = [self._tokenizer.decode([i]) for i in row["response_ids"]]
             append_line(self._run_dir.trajectories, {"step": line["step"], **row, "tokens": tokens})
@@ -197,7 +199,7 @@ class Follower:
     def open_step(self, step: int, tickets: list[Ticket], ranks: int) -> Iterator[Assignment | None]:
         return iter(())
 
-    def all_rounds(self) -> list[Assignment]:
+    def all_rounds(self, step: int) -> list[Assignment]:
         return []
 
     def newest_evaluation(self) -> tuple[int, float] | None:

@@ -157,7 +157,7 @@ class TrainingLoop:
             found = self._trainer.look(trajectories)
             facts += [found] if found is not None else []
         plan = self._trainer.plan(list(chain.from_iterable(self._ranks.gather(facts))))
-        return plan, self._again(step, held, self._ranks.broadcast(self._coordinator.all_rounds()))
+        return plan, self._again(step, held, self._ranks.broadcast(self._coordinator.all_rounds(step)))
 
     def _again(self, step: int, held: dict[int, Trajectory], rounds: list[Assignment]) -> Iterator[list[Trajectory]]:
         for assignment in rounds:

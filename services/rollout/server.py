@@ -82,7 +82,7 @@ async def serve(config: Config) -> None:
         max_in_flight=rollout.max_in_flight,
         lease_seconds=rollout.lease_seconds,
         max_deliveries=rollout.max_deliveries,
-        share=StepShare(config.learner.trajectories, rollout.replicas),
+        share=StepShare(config.learner.trajectories * (1 + config.run.max_staleness), rollout.replicas),
         upcoming=lambda step: [problem.id for problem in step_problems(training, config.run.seed, step, questions)],
     )
     app = create_app(worker, config.method, rollout.max_tokens, config.run.name)

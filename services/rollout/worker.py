@@ -148,7 +148,7 @@ class Worker:
                 else:
                     self._urgent.add(claim.ticket.id)
         if self._upcoming is not None:
-            steps = {claim.ticket.policy_version for claim in claims if not claim.ticket.is_evaluation}
+            steps = [claim.ticket.step for claim in claims if not claim.ticket.is_evaluation]
             if steps and max(steps) + 1 > self._prefetched:
                 self._prefetched = max(steps) + 1
                 self._judges.submit(self.prompts.prefetch, self._upcoming(self._prefetched))

@@ -4,13 +4,14 @@ from calopd.config import load_config
 from calopd.planning.rollout_limits import MOST_BATCHED_TOKENS, MOST_SEQUENCES, limited_rollout, rollout_limits
 from tests.services.processes import ROOT
 
+DERIVED = ["rollout.max_in_flight=0"]
 PAIR = ROOT / "configs" / "qwen3-30b-to-8b.toml"
 
 
 def test_an_engine_samples_what_its_cache_holds() -> None:
-    small, large = (rollout_limits(load_config(PAIR, [f"resources.gpu={gpu}"], {})) for gpu in ("a100-40", "h200"))
+    small, large = (rollout_limits(load_config(PAIR, [*DERIVED, f"resources.gpu={gpu}"], {})) for gpu in ("a100-40", "h200"))
     assert 1 <= small.max_in_flight < large.max_in_flight <= MOST_SEQUENCES
-    short = rollout_limits(load_config(PAIR, ["resources.gpu=a100-40", "rollout.max_tokens=2048"], {}))
+    short = rollout_limits(load_config(PAIR, [*DERIVED, "resources.gpu=a100-40", "rollout.max_tokens=2048"], {}))
     assert short.max_in_flight > small.max_in_flight, "more short responses fit"
 
 
@@ -21,5 +22,5 @@ def test_settings_come_first() -> None:
 
 
 def test_without_a_gpu_there_are_defaults() -> None:
-    limits = rollout_limits(load_config(PAIR, ["resources.gpu="], {}))
+    limits = rollout_limits(load_config(PAIR, [*DERIVED, "resources.gpu="], {}))
     assert (limits.max_in_flight, limits.max_num_batched_tokens) == (MOST_SEQUENCES, MOST_BATCHED_TOKENS)
