@@ -128,9 +128,9 @@ def run(name: str, split: Split, folder: Path, watch: Callable[[Config, str], No
             for process in _processes(services):
                 try:
                     times, resident = process.cpu_times(), process.memory_info().rss
-                except psutil.NoSuchProcess:
+                    key = f"{_role(process)} {process.pid}"
+                except psutil.NoSuchProcess:  # also a zombie
                     continue
-                key = f"{_role(process)} {process.pid}"
                 now[key] = times.user + times.system
                 at_start.setdefault(key, now[key])
                 memory.setdefault(key, []).append(resident / 2**20)

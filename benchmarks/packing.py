@@ -47,7 +47,7 @@ def packed_batches(tokens: list[int], limit: int) -> list[list[int]]:
     batcher = DynamicBatcher(len(tokens), limit, deterministic=True)
     batcher.add([Arrival(f"{i}-0", i, length) for i, length in enumerate(tokens)])
     batches = []
-    while (assignment := batcher.take(1)) is not None:
+    while (assignment := batcher.take()) is not None:
         batches += assignment
     return batches
 

@@ -9,7 +9,9 @@ PAIR = ROOT / "configs" / "qwen3-30b-to-8b.toml"
 
 
 def test_an_engine_samples_what_its_cache_holds() -> None:
-    small, large = (rollout_limits(load_config(PAIR, [*DERIVED, f"resources.gpu={gpu}"], {})) for gpu in ("a100-40", "h200"))
+    small, large = (
+        rollout_limits(load_config(PAIR, [*DERIVED, f"resources.gpu={gpu}"], {})) for gpu in ("a100-40", "h200")
+    )
     assert 1 <= small.max_in_flight < large.max_in_flight <= MOST_SEQUENCES
     short = rollout_limits(load_config(PAIR, [*DERIVED, "resources.gpu=a100-40", "rollout.max_tokens=2048"], {}))
     assert short.max_in_flight > small.max_in_flight, "more short responses fit"

@@ -58,14 +58,14 @@ def form(student: Student, ranks: Ranks, everything: list[Trajectory], case: Cas
     student.zero_grad(set_to_none=True)
     section = MethodSection(loss_agg_mode=case.mode)
     accumulator = Accumulator(student, section, StepInfo(), ranks.device, world_size=ranks.size)
-    batcher = DynamicBatcher(COUNT, case.budget, deterministic=case.deterministic)
+    batcher = DynamicBatcher(COUNT, case.budget, ranks=ranks.size, deterministic=case.deterministic)
     order = random.Random(case.order).sample(range(COUNT), COUNT)
     rounds = 0
     for start in range(0, COUNT, 5):
         part = [everything[i] for i in order[start : start + 5]]
         sizes = {t.ticket.index: len(t.prompt_ids) + len(t.sample.response_ids) for t in part}
         batcher.add([Arrival(f"{i}-0", i, size) for i, size in sizes.items()])
-        while (assignment := batcher.take(ranks.size)) is not None:
+        while (assignment := batcher.take()) is not None:
             rounds += 1
             mine = [everything[i] for i in assignment[ranks.rank]]
             accumulator.add(mine) if mine else accumulator.add_nothing()
