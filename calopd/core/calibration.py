@@ -1,9 +1,12 @@
 """The TSD region and the calibrated advantage (the paper's section 3). Natural logarithms, float32."""
 
-from dataclasses import dataclass
+from __future__ import annotations
 
-import torch
-from torch import Tensor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +56,15 @@ def retained_ratio(calibrated: Tensor, raw: Tensor, mask: Tensor | None = None) 
 
 def ratio_of_sums(kept: Tensor, total: Tensor) -> Tensor:
     """kept / total, and 1 for 0/0: a teacher equal to the student withholds nothing."""
+    import torch
+
     return torch.where(total > 0, kept / total.clamp(min=torch.finfo(total.dtype).tiny), torch.ones_like(total))
 
 
 def zero_ratio(calibrated: Tensor, mask: Tensor | None = None) -> Tensor:
     """z = share of the valid tokens with A_Cal == 0."""
+    import torch
+
     zero = calibrated == 0
     if mask is not None:
         zero = zero[mask.bool()]

@@ -1,9 +1,11 @@
 """The clamp, the importance ratio, the weights of tokens, and the denominators of the three aggregations."""
 
-from typing import Literal, get_args
+from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal, get_args
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LossAggMode = Literal["seq-mean-token-mean", "token-mean", "seq-mean-token-sum"]
 LOSS_AGG_MODES: tuple[str, ...] = get_args(LossAggMode)
@@ -19,6 +21,8 @@ def importance_ratio(student_logprobs: Tensor, rollout_logprobs: Tensor, stale: 
 
     pi_S is the student that learns, pi_rollout the older one that sampled the token.
     """
+    import torch
+
     ratio = torch.ones_like(student_logprobs)
     if limit is None:
         return ratio
@@ -30,6 +34,8 @@ def token_weights(lengths: Tensor, mode: LossAggMode, mask: Tensor | None = None
 
     Tokens outside `mask` [T] have weight 0 and do not count in the mean of their trajectory.
     """
+    import torch
+
     kept = torch.ones(int(lengths.sum()), dtype=torch.bool) if mask is None else mask.cpu()
     trajectory = torch.arange(len(lengths)).repeat_interleave(lengths)
     counts = torch.zeros(len(lengths), dtype=torch.float64).index_add_(0, trajectory, kept.double())

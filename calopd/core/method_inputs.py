@@ -1,10 +1,13 @@
 """The input of a method: the tokens of some trajectories, and the facts of a whole step."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,7 @@ class TokenBatch:
     """[T] tensors by name: the values that the method's plan gave to these tokens."""
     step: StepInfo = StepInfo()
 
-    def part(self, rows: slice, student_logprobs: Tensor) -> "TokenBatch":
+    def part(self, rows: slice, student_logprobs: Tensor) -> TokenBatch:
         """Some of the tokens, with the student's log-probabilities of them."""
         reference = self.reference_logprobs
         return TokenBatch(
@@ -60,7 +63,7 @@ class StepFacts:
     step: StepInfo = StepInfo()
 
     @classmethod
-    def merge(cls, parts: "Sequence[StepFacts]") -> "StepFacts":
+    def merge(cls, parts: Sequence[StepFacts]) -> StepFacts:
         """Join the facts of several micro-batches, in the order of their tickets."""
         names = [f.name for f in fields(cls) if f.name != "step"]
         joined: dict[str, list[Any]] = {name: [x for part in parts for x in getattr(part, name)] for name in names}
@@ -69,5 +72,5 @@ class StepFacts:
         return cls(**columns, step=parts[0].step if parts else StepInfo())
 
 
-StepPlan = Mapping[int, Mapping[str, Tensor] | None]
+StepPlan: TypeAlias = Mapping[int, "Mapping[str, Tensor] | None"]
 """Ticket index -> named values of its tokens ([T], or a scalar for all); None = the trajectory is dropped."""

@@ -7,17 +7,19 @@ coefficients c_t = -weight_t * rho_t * clamp(A_t), and the summed gradient is di
 step. So the cut does not change the gradient.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from calopd.core.losses import LossAggMode, clamp_advantage, denominator, importance_ratio, token_weights
 from calopd.core.method_inputs import TokenBatch
 from calopd.core.methods.base import Method, MethodSettings
 from calopd.core.token_selection import Selection, select_tokens
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,8 @@ class Objective:
 
     def mask(self, tokens: TokenBatch, lengths_B: Tensor, seeds: Sequence[str]) -> Tensor:
         """[T] of bool: the tokens to learn from. One seed per trajectory draws the random selection."""
+        import torch
+
         mask = torch.ones_like(tokens.teacher_logprobs, dtype=torch.bool)
         if self.method.mask is not None:
             mask &= self.method.mask(tokens, self.settings)

@@ -1,10 +1,12 @@
 """Token selection: learn from a share of each response's tokens (the paper learns from all)."""
 
-import random
-from typing import Literal
+from __future__ import annotations
 
-import torch
-from torch import Tensor
+import random
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Selection = Literal["random", "top-gap", "bottom-gap"]
 
@@ -14,6 +16,8 @@ def select_tokens(gaps: Tensor, ratio: float, how: Selection, seed: str) -> Tens
 
     `random` draws them from the seed; `top-gap` and `bottom-gap` take those with the largest or smallest |lT - lS|.
     """
+    import torch
+
     count = len(gaps)
     wanted = max(1, round(ratio * count))
     if how == "random":

@@ -3,17 +3,20 @@
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, PrivateAttr, TypeAdapter, ValidationError, model_validator
 
+from calopd.config.explain import expectation
 from calopd.config.nearest import nearest
 from calopd.config.sections.base import Section
 from calopd.core.contexts import CONTEXTS, Context, probe_names
 from calopd.core.losses import LossAggMode
 from calopd.core.methods import METHODS, Method, MethodSettings, ProbeSettings
-from calopd.core.objective import Objective
 from calopd.core.token_selection import Selection
+
+if TYPE_CHECKING:
+    from calopd.core.objective import Objective
 
 
 class MethodSection(Section):
@@ -93,7 +96,9 @@ class MethodSection(Section):
         return self.method.contexts(self.probe_contexts, measured=measured)
 
     @property
-    def objective(self) -> Objective:
+    def objective(self) -> "Objective":
+        from calopd.core.objective import Objective
+
         return Objective(
             method=self.method,
             settings=self.settings,
@@ -128,7 +133,7 @@ def _explain(name: str, error: Any) -> str:
         return f"{where} is missing, which {name} needs"
     if error["type"] == "value_error":  # of the settings' own checks, which name the key
         return "method." + error["msg"].removeprefix("Value error, ")
-    return f"{where}: {error['msg']}"
+    return f"{where}: {expectation(error)}"
 
 
 def without_foreign_settings(values: Mapping[str, Any], name: str) -> dict[str, Any]:

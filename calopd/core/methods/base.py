@@ -1,14 +1,17 @@
 """A method: pure functions from log-probabilities to advantages, its settings, and what it needs from the services."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from calopd.core.contexts import BASE
 from calopd.core.losses import LossAggMode
 from calopd.core.method_inputs import StepFacts, StepPlan, TokenBatch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,13 +3,16 @@
 L = L_OPD + alpha * agg(1[H_T > tau] * FKL_t);  FKL_t = sum_v q (log q - log pi_S(v)), q renormalised in the top-k
 """
 
-from dataclasses import dataclass
+from __future__ import annotations
 
-import torch
-from torch import Tensor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from calopd.core.method_inputs import TokenBatch
 from calopd.core.methods.base import ForwardKLOptions, Method, MethodSettings, opd_advantage
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +40,7 @@ def forward_kl(settings: EOPDSettings) -> ForwardKLOptions:
 
 def forward_kl_targets(top_logprobs: Tensor) -> Tensor:
     """q: the teacher's top-k probabilities [T, K], renormalised."""
-    return torch.softmax(top_logprobs, dim=-1)
+    return top_logprobs.softmax(-1)
 
 
 METHOD = Method(name="eopd", settings=EOPDSettings, advantage=advantage, forward_kl=forward_kl)

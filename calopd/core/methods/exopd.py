@@ -3,12 +3,16 @@
 A = lam (lT - lref) - (lS - lref) = (lT - lS) + (lam - 1)(lT - lref)
 """
 
-from dataclasses import dataclass
+from __future__ import annotations
 
-from torch import Tensor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from calopd.core.method_inputs import TokenBatch
 from calopd.core.methods.base import Method, MethodSettings, Recipe, opd_advantage
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)

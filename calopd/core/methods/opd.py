@@ -1,9 +1,14 @@
 """OPD: the whole difference between teacher and student, A = lT - lS (Eq. 2)."""
 
-from torch import Tensor
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from calopd.core.method_inputs import TokenBatch
 from calopd.core.methods.base import Method, MethodSettings, opd_advantage
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def advantage(tokens: TokenBatch, settings: MethodSettings) -> Tensor:

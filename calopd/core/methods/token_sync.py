@@ -1,12 +1,15 @@
 """Token-Sync, a control: zeroes as many random tokens as Cal-OPD zeroed at the same step, round(z_k N) of N."""
 
-import random
+from __future__ import annotations
 
-import torch
-from torch import Tensor
+import random
+from typing import TYPE_CHECKING
 
 from calopd.core.method_inputs import StepFacts, StepPlan, TokenBatch
 from calopd.core.methods.base import Method, RecordedSettings, opd_advantage
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def advantage(tokens: TokenBatch, settings: RecordedSettings) -> Tensor:
@@ -15,6 +18,8 @@ def advantage(tokens: TokenBatch, settings: RecordedSettings) -> Tensor:
 
 
 def plan(facts: StepFacts, settings: RecordedSettings) -> StepPlan:
+    import torch
+
     total = sum(facts.lengths)
     kept = torch.ones(total)
     draw = random.Random(f"token-sync/{facts.step.seed}/{facts.step.step}")

@@ -1,11 +1,15 @@
 """TSD-Filter, a control: OPD on the tokens whose self-deviation is small, max(|D+|, |D-|) <= tau."""
 
-from dataclasses import dataclass
+from __future__ import annotations
 
-from torch import Tensor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from calopd.core.method_inputs import TokenBatch
 from calopd.core.methods.base import Method, ProbeSettings, opd_advantage
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)

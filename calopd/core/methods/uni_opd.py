@@ -3,16 +3,18 @@
 R_i = mean_t(lT - lS);  per problem M = mean(R | right) - mean(R | wrong);  if M < delta, right + gap/2, wrong - gap/2.
 """
 
+from __future__ import annotations
+
 import random
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Literal
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal
 
 from calopd.core.method_inputs import StepFacts, StepPlan, TokenBatch
 from calopd.core.methods.base import Method, MethodSettings, Recipe, opd_advantage
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +82,8 @@ def shifts(facts: StepFacts, kept: list[int], delta: float) -> dict[int, float]:
 
 
 def plan(facts: StepFacts, settings: UniOPDSettings) -> StepPlan:
+    import torch
+
     kept = balanced(facts, settings)
     moved = shifts(facts, kept, settings.margin_delta)
     return {
