@@ -20,11 +20,13 @@ def _read(file: Path, extending: tuple[Path, ...]) -> list[dict[str, Any]]:
     if file.resolve() in {other.resolve() for other in extending}:
         raise ConfigError(f"{_shown(chain)}: a configuration cannot extend itself")
     try:
-        values = tomllib.loads(file.read_text(encoding="utf-8"))
+        values = tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except OSError as error:
         context = f" ({_shown(chain)})" if extending else ""
         raise ConfigError(f"cannot read the configuration {file}: {error.strerror}{context}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise ConfigError(f"{file} is not UTF-8 text: save it with the encoding UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file} is not valid TOML: {error}") from None
     base = values.pop(KEY, None)
     if base is None:

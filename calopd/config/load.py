@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from calopd.config.explain import expectation
 from calopd.config.extends import merge, read_layers
 from calopd.config.method_file import load_method_file
 from calopd.config.nearest import nearest
@@ -20,17 +21,7 @@ ENV_PREFIX = "CALOPD__"
 
 def load_config(path: Path, overrides: Iterable[str] = (), environ: Mapping[str, str] = os.environ) -> Config:
     """The configuration at `path`, with `CALOPD__SECTION__KEY` variables and `section.key=value` overrides applied."""
-    variables: dict[str, Any] = {}
-    for name, value in sorted(environ.items()):
-        if name.startswith(ENV_PREFIX):
-            _set(variables, name.removeprefix(ENV_PREFIX).lower().split("__"), value, name)
-    options: dict[str, Any] = {}
-    for override in overrides:
-        key, equals, value = override.partition("=")
-        if not equals:
-            raise ConfigError(f"--set {override}: expected section.key=value")
-        _set(options, key.strip().split("."), value, f"--set {key}")
-    layers = [*read_layers(path), variables, options]
+    layers = [*read_layers(path), *_given_layers(overrides, environ)]
     for layer in layers:
         _check_sections(path, layer)
     values = _resolve(layers)
@@ -38,6 +29,28 @@ def load_config(path: Path, overrides: Iterable[str] = (), environ: Mapping[str,
         return Config.model_validate(values)
     except ValidationError as error:
         raise ConfigError(f"{path}: " + "; ".join(_explain(e) for e in error.errors())) from None
+
+
+def given_keys(overrides: Iterable[str], environ: Mapping[str, str] = os.environ) -> set[str]:
+    """The settings that the environment or `--set` gives, as `section.key`."""
+    layers = _given_layers(overrides, environ)
+    return {
+        f"{name}.{key}" for layer in layers for name, keys in layer.items() if isinstance(keys, dict) for key in keys
+    }
+
+
+def _given_layers(overrides: Iterable[str], environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    variables: dict[str, Any] = {}
+    for name, value in sorted(environ.items()):
+        if name.startswith(ENV_PREFIX):
+            _set(variables, name.removeprefix(ENV_PREFIX).lower().split("__"), value, name)
+    options: dict[str, Any] = {}
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"--set {override}: expected section.key=value")
+        _set(options, key.strip().split("."), value, f"--set {key}")
+    return variables, options
 
 
 def _check_sections(path: Path, layer: Mapping[str, Any]) -> None:
@@ -83,8 +96,16 @@ def _explain(error: Any) -> str:
         section: Any = Config
         for part in error["loc"][:-1]:
             section = section.model_fields[part].annotation
-        return f"unknown key {key}{nearest(str(error['loc'][-1]), section.model_fields)}"
+        return f"unknown key {key}{_homes(key) or nearest(str(error['loc'][-1]), section.model_fields)}"
     if error["type"] == "missing":
         return f"{key} is missing"
-    message = error["msg"].removeprefix("Value error, ")
-    return f"{key}: {message} (given: {error['input']!r})" if key and error["type"] != "value_error" else message
+    if key and error["type"] != "value_error":
+        return f"{key}: {expectation(error)}"
+    return str(error["msg"]).removeprefix("Value error, ")
+
+
+def _homes(key: str) -> str:
+    """`: did you mean run.steps?` for a key without its section."""
+    sections = {name: getattr(field.annotation, "model_fields", {}) for name, field in Config.model_fields.items()}
+    found = [f"{section}.{key}" for section, keys in sections.items() if key in keys]
+    return f": did you mean {' or '.join(found)}?" if found else ""

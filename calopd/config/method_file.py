@@ -15,7 +15,10 @@ def load_method_file(file: Path) -> Method[Any]:
     if spec is None or spec.loader is None or not file.is_file():
         raise ConfigError(f"method.file = {str(file)!r}: no Python file there")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # the user's code may raise anything
+        raise ConfigError(f"method.file = {str(file)!r}: {type(error).__name__}: {error}; correct the file") from error
     method = getattr(module, "METHOD", None)
     if not isinstance(method, Method):
         raise ConfigError(f"method.file = {str(file)!r}: expected a METHOD = Method(...) in it")

@@ -16,4 +16,4 @@ Port = Annotated[int, Field(ge=1, le=65_535)]
 class Section(BaseModel):
     """Unknown keys are refused, values never change, and the docstring below a field is its meaning."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)

@@ -1,8 +1,9 @@
 """[run]: the name, place, length and seed of a run."""
 
+import re
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from calopd.config.sections.base import Fixed, Section
 
@@ -10,7 +11,7 @@ from calopd.config.sections.base import Fixed, Section
 class RunSection(Section):
     """Name, directory, length and seed of the run."""
 
-    name: Fixed[str] = Field(default="run", pattern=r"^[A-Za-z0-9._-]+$")
+    name: Fixed[str] = "run"
     """Name of the run: its directory is `dir`/`name`, and its metrics carry the label `run`. Letters, digits, `.`, `_`
     and `-`. Choose a new name for every new run."""
     dir: Fixed[Path] = Path("runs")
@@ -30,3 +31,11 @@ class RunSection(Section):
     deterministic: bool = False
     """Use trajectories in ticket order and in fixed micro-batches instead of in order of arrival. Two
     runs then differ only by the last bits that the engines' batching changes. Slower: a late response delays others."""
+
+    @field_validator("name")
+    @classmethod
+    def _folder_name(cls, name: str) -> str:
+        """A name that is a folder of its own inside `dir`."""
+        if not re.fullmatch(r"[A-Za-z0-9._-]+", name) or name in (".", ".."):
+            raise ValueError(f"run.name is {name!r}: expected letters, digits, `.`, `_` and `-`, such as demo-2")
+        return name

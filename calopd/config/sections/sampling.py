@@ -4,6 +4,7 @@ from dataclasses import asdict
 
 from pydantic import Field, ValidationError
 
+from calopd.config.explain import expectation
 from calopd.config.sections.base import Fixed, Section
 from calopd.core.errors import ConfigError
 from calopd.core.options import Sampling
@@ -24,10 +25,17 @@ class SamplingKeys(Section):
         return Sampling.of(self)
 
 
+class GreedySamplingKeys(SamplingKeys):
+    """Sampling that measures a model and need not follow its distribution."""
+
+    temperature: float = Field(default=1.0, ge=0)
+    """Sampling temperature; 0 = always the most likely token."""
+
+
 def sampling_of(arguments: object) -> Sampling:
     """The sampling parameters of a command's arguments; the limits are those of the configuration."""
     try:
-        return SamplingKeys.model_validate(asdict(Sampling.of(arguments))).sampling
+        return GreedySamplingKeys.model_validate(asdict(Sampling.of(arguments))).sampling
     except ValidationError as error:
-        problems = (f"{e['loc'][0]}: {e['msg']} (given: {e['input']!r})" for e in error.errors())
+        problems = (f"--{str(e['loc'][0]).replace('_', '-')}: {expectation(e)}" for e in error.errors())
         raise ConfigError("; ".join(problems)) from None
