@@ -1,8 +1,9 @@
 """The run that is examined, and what the checks load of it, each thing once."""
 
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -12,10 +13,13 @@ from calopd.core.types import Problem
 from calopd.data.problems import load_all
 from calopd.models.model_files import model_folder
 from calopd.models.prompts import Prompts
+from calopd.models.tokenizer_files import FileTokenizer, has_tokenizer_files
 from calopd.models.tokenizers import load_tokenizer
 from calopd.transport.auth import token
-from calopd.transport.convert import Description
-from calopd.transport.replicas import Replica, replicas_at
+
+if TYPE_CHECKING:
+    from calopd.transport.convert import Description
+    from calopd.transport.replicas import Replica
 
 Role = Literal["student", "teacher"]
 ROLES: tuple[Role, ...] = ("student", "teacher")
@@ -31,8 +35,10 @@ TEXT = (
 class Case:
     """A configuration under examination. What cannot be loaded raises the error that tells why."""
 
-    def __init__(self, config: Config, *, problems: int = HANDFUL) -> None:
+    def __init__(self, config: Config, *, problems: int = HANDFUL, study: Sequence[str] = ()) -> None:
         self.config = config
+        self.study = tuple(study)
+        """The contexts of a study, c0 first; empty for a run."""
         self._count = problems
         self.answers: dict[str, dict[str, Any]] = {}
         """Answers of the jobs that loaded a model, by role."""
@@ -66,6 +72,18 @@ class Case:
     def teacher_tokenizer(self) -> Any:
         return load_tokenizer(self.config.teacher.path)
 
+    def file_tokenizer(self, role: Role) -> Any:
+        """The tokenizer of a model, from its files alone where that is possible: transformers takes long to import."""
+        folder = self.folder(role)
+        if folder is not None and has_tokenizer_files(folder):
+            return FileTokenizer(folder)
+        return self.student_tokenizer if role == "student" else self.teacher_tokenizer
+
+    @cached_property
+    def file_prompts(self) -> Prompts:
+        """Prompts of the student's files."""
+        return Prompts.configured(self.config, self.file_tokenizer("student"), self.training)
+
     @cached_property
     def _problems(self) -> tuple[list[Problem], list[Problem]]:
         return load_all(self.config.data.train, self.config.data.heldout)
@@ -88,12 +106,14 @@ class Case:
         return Prompts.configured(self.config, self.student_tokenizer, self.training)
 
     @cached_property
-    def replicas(self) -> list[Replica]:
+    def replicas(self) -> "list[Replica]":
         """Every replica behind every address of the teacher."""
+        from calopd.transport.replicas import replicas_at
+
         return [found for address in self.config.teacher.addresses for found in replicas_at(address, token=token())]
 
     @cached_property
-    def descriptions(self) -> list[Description]:
+    def descriptions(self) -> "list[Description]":
         return [replica.describe() for replica in self.replicas]
 
     @cached_property
@@ -109,5 +129,7 @@ class Case:
     @property
     def contexts(self) -> tuple[str, ...]:
         """All contexts that a run scores under, c0 first."""
+        if self.study:
+            return self.study
         method = self.config.method
         return tuple(dict.fromkeys((BASE, *method.scored_contexts(), *method.scored_contexts(measured=True))))

@@ -1,8 +1,9 @@
 """The table of checks, and the ways to run them: all of them for a table, or the quick ones before a run."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from importlib import import_module
 
 from calopd.config import Config
 from calopd.core.errors import CalopdError, ConfigError
@@ -14,8 +15,6 @@ from calopd.doctor import (
     model_checks,
     problem_checks,
     prompt_checks,
-    redis_checks,
-    teacher_checks,
 )
 from calopd.doctor.case import Case
 from calopd.doctor.outcome import Outcome, Verdict, failed, not_checked
@@ -49,13 +48,16 @@ class Result:
     outcome: Outcome
 
 
+def _later(module: str, name: str) -> Callable[[Case], Outcome]:
+    """A check whose module is imported when the check is made: clients of servers take long to import."""
+    return lambda case: getattr(import_module(f"calopd.doctor.{module}"), name)(case)
+
+
 MODELS = ("student model", "teacher model")
 
 CHECKS: tuple[Check, ...] = (
     Check("trackers", machine_checks.trackers, "install the tracker, or remove it from tracking.trackers"),
     Check("GPUs", gpu_checks.gpus, "place the roles on GPUs that this host has"),
-    Check("driver", gpu_checks.driver, "install NVIDIA's driver", needs=("GPUs",)),
-    Check("GPU memory", gpu_checks.role_memory, "correct resources.gpu"),
     Check("student model", model_checks.student_model, "download the model again, or correct student.path"),
     Check("teacher model", model_checks.teacher_model, "download the model again, or correct teacher.path"),
     Check("problems", problem_checks.problems, "write the problems with `calopd data prepare`"),
@@ -75,9 +77,12 @@ CHECKS: tuple[Check, ...] = (
     Check("positions", model_checks.positions, "correct the config.json of the model", needs=MODELS),
     Check("recorded run", problem_checks.recorded_run, "record a longer run, or lower run.steps"),
     Check("ports", machine_checks.ports, "choose other ports"),
+    # The checks below import torch, which takes seconds: what is known without it is said first.
+    Check("driver", gpu_checks.driver, "install NVIDIA's driver", needs=("GPUs",)),
+    Check("GPU memory", gpu_checks.role_memory, "correct resources.gpu"),
     Check("memory", machine_checks.memory, "use a machine with more memory", needs=MODELS),
-    Check("disk", disk_checks.disk, "set run.dir to a larger volume", needs=("student model",)),
     Check("temporary folders", machine_checks.temporary_folders, "set TMPDIR to another folder"),
+    Check("disk", disk_checks.disk, "set run.dir to a larger volume", needs=("student model",)),
     Check(
         "answers",
         problem_checks.answers,
@@ -101,28 +106,42 @@ CHECKS: tuple[Check, ...] = (
         needs=("prompts", "vocabulary"),
     ),
     Check("first token", prompt_checks.first_token, "correct the chat template", Level.SERVICES, needs=("prompts",)),
-    Check("Redis", redis_checks.server, "correct queue.url", Level.SERVICES),
+    Check("Redis", _later("redis_checks", "server"), "correct queue.url", Level.SERVICES),
     Check(
         "Redis durability",
-        redis_checks.durability,
+        _later("redis_checks", "durability"),
         "start the server with an append-only file",
         Level.SERVICES,
         needs=("Redis",),
     ),
-    Check("Redis rights", redis_checks.rights, "allow the user the keys calopd:*", Level.SERVICES, needs=("Redis",)),
-    Check("teachers", teacher_checks.reachable, "correct teacher.addresses", Level.SERVICES),
-    Check("teacher revisions", teacher_checks.revisions, "restart the replica", Level.SERVICES, needs=("teachers",)),
+    Check(
+        "Redis rights",
+        _later("redis_checks", "rights"),
+        "allow the user the keys calopd:*",
+        Level.SERVICES,
+        needs=("Redis",),
+    ),
+    Check("teachers", _later("teacher_checks", "reachable"), "correct teacher.addresses", Level.SERVICES),
+    Check(
+        "teacher revisions",
+        _later("teacher_checks", "revisions"),
+        "restart the replica",
+        Level.SERVICES,
+        needs=("teachers",),
+    ),
     Check(
         "teacher vocabulary",
-        teacher_checks.replica_vocabulary,
+        _later("teacher_checks", "replica_vocabulary"),
         "choose a teacher of the student's family",
         Level.SERVICES,
         needs=("student model", "teachers"),
     ),
-    Check("teacher limits", teacher_checks.limits, "raise the limits", Level.SERVICES, needs=("teachers",)),
+    Check(
+        "teacher limits", _later("teacher_checks", "limits"), "raise the limits", Level.SERVICES, needs=("teachers",)
+    ),
     Check(
         "teacher scores",
-        teacher_checks.scores,
+        _later("teacher_checks", "scores"),
         "look at the log of the teacher",
         Level.SERVICES,
         needs=("prompts", "teachers", "teacher vocabulary"),
@@ -180,9 +199,23 @@ def _outcome(check: Check, case: Case) -> Outcome:
         return failed(str(error), check.advice)
 
 
-def require(config: Config) -> None:
-    """Raise the error of the first quick check that fails: such a run would fail too, later and less clearly."""
-    case = Case(config)
-    for check in CHECKS:
-        if check.level is Level.QUICK and (outcome := check.run(case)).verdict is Verdict.FAILED:
+STUDY = ("student model", "teacher model", "problems", "solutions", "prompts", "vocabulary", "positions")
+"""The quick checks that concern `calopd tsd collect`."""
+LIMITS = "teacher limits"
+"""A check of the services that needs none of them if the run starts the teacher itself."""
+
+
+def require(config: Config, *, besides: Collection[str] = (), study: Sequence[str] = ()) -> None:
+    """Raise the error of the first quick check that fails: the start would fail too, later and less clearly.
+
+    Checks in `besides` are not made. For a study, `study` are its contexts, c0 first.
+    """
+    case = Case(config, study=study)
+    known = {check.name: check for check in CHECKS}
+    quick = [check.name for check in CHECKS if check.level is Level.QUICK and check.name not in besides]
+    names = [name for name in quick if not study or name in STUDY]
+    if not case.teacher_is_remote:
+        names.insert(names.index("positions") + 1, LIMITS)
+    for name in names:
+        if (outcome := known[name].run(case)).verdict is Verdict.FAILED:
             raise ConfigError(outcome.sentence)

@@ -7,7 +7,6 @@ from pathlib import Path
 from calopd.config import Config
 from calopd.doctor.case import Case
 from calopd.doctor.outcome import Outcome, failed, not_checked, passed
-from calopd.planning.storage import checkpoint_bytes, policies_bytes, policy_bytes
 
 REST_BYTES = 10**9
 """Logs, metrics, report and the data of the queue, at least."""
@@ -31,6 +30,8 @@ def needed_bytes(config: Config) -> tuple[float, float] | None:
 
     A checkpoint is written before the oldest one is removed. The exported model may be float32.
     """
+    from calopd.planning.storage import checkpoint_bytes, policies_bytes, policy_bytes  # imports torch
+
     checkpoint, policy, policies = checkpoint_bytes(config), policy_bytes(config), policies_bytes(config)
     if checkpoint is None or policy is None or policies is None:
         return None

@@ -3,11 +3,14 @@
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from calopd.config.visible_gpus import check_placement, needed_gpus
 from calopd.doctor.case import Case
 from calopd.doctor.outcome import Outcome, failed, not_checked, passed
-from calopd.planning import RoleFit, role_fits
+
+if TYPE_CHECKING:
+    from calopd.planning import RoleFit
 
 QUERY = ("index", "name", "memory.total", "memory.reserved", "memory.used", "driver_version", "compute_cap")
 DRIVER_OF_CUDA = {12: 525, 13: 580}
@@ -113,10 +116,12 @@ def role_memory(case: Case) -> Outcome:
     if not (wanted := needed_gpus(case.config)):
         return not_checked(NO_GPU_WANTED)
     found = [gpu.memory_gib for gpu in query_gpus() if gpu.index in wanted]
+    from calopd.planning import role_fits  # imports torch
+
     return judge_fits(role_fits(case.config, min(found, default=None)))
 
 
-def judge_fits(fits: Sequence[RoleFit]) -> Outcome:
+def judge_fits(fits: "Sequence[RoleFit]") -> Outcome:
     for fit in fits:
         if fit.fits is False:
             return failed(f"{fit.name} needs {fit.needed_gib:.1f} GiB of {fit.usable_gib:.1f} usable", fit.advice)

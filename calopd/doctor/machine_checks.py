@@ -11,12 +11,10 @@ from pathlib import Path
 import psutil
 
 from calopd.config import Config
-from calopd.config.ports import check_port, local_ports
+from calopd.config.ports import chosen_ports, local_ports, reserved_ports
 from calopd.config.visible_gpus import needed_gpus
 from calopd.doctor.case import Case
 from calopd.doctor.outcome import Outcome, failed, not_checked, passed
-from calopd.planning.storage import PROCESS_GIB as GPU_PROCESS_GIB
-from calopd.planning.storage import learner_host_bytes
 from calopd.tracking.registry import check_libraries
 
 PROCESS_GIB = 0.8
@@ -30,10 +28,9 @@ def trackers(case: Case) -> Outcome:
 
 
 def ports(case: Case) -> Outcome:
-    """Ports that a local run listens on are free."""
-    found = local_ports(case.config)
-    for key, port in found.items():
-        check_port(key, port)
+    """Ports that the configuration names are free; for the others a run finds free ones."""
+    with reserved_ports(case.config, chosen_ports(case.config)) as config:
+        found = local_ports(config)
     return passed(f"{len(found)} ports are free: {', '.join(map(str, found.values()))}")
 
 
@@ -53,6 +50,9 @@ def needed_memory_gib(config: Config) -> float:
     """Main memory of all processes of a local run. On GPUs, weights are loaded straight to the device."""
     teachers = 0 if config.teacher.addresses else config.teacher.replicas
     if needed_gpus(config):
+        from calopd.planning.storage import PROCESS_GIB as GPU_PROCESS_GIB  # imports torch
+        from calopd.planning.storage import learner_host_bytes
+
         learner = (learner_host_bytes(config) or 0) / 2**30
         return learner + (teachers + config.rollout.replicas) * GPU_PROCESS_GIB
 

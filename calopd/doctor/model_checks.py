@@ -3,7 +3,7 @@
 from calopd.core.contexts import BASE
 from calopd.doctor.case import ROLES, Case, Role
 from calopd.doctor.outcome import Outcome, failed, not_checked, passed
-from calopd.models.model_files import check_model, count_parameters, model_config
+from calopd.models.model_files import check_model, count_parameters, max_positions
 from calopd.models.tokenizers import check_same_vocabulary, vocabulary
 
 DOWNLOAD = "download it before the run with `calopd download CONFIG`"
@@ -36,9 +36,10 @@ def vocabularies(case: Case) -> Outcome:
     """Token ids must mean the same tokens to both models, added tokens included."""
     if case.teacher_is_remote and case.folder("teacher") is None:
         return not_checked("the teacher's tokenizer is elsewhere: see the check of the teacher replicas")
-    student, teacher = vocabulary(case.student_tokenizer), vocabulary(case.teacher_tokenizer)
+    tokenizer = case.file_tokenizer("student")
+    student, teacher = vocabulary(tokenizer), vocabulary(case.file_tokenizer("teacher"))
     check_same_vocabulary(student, teacher)
-    added = len(case.student_tokenizer.get_added_vocab())
+    added = len(tokenizer.get_added_vocab())
     return passed(f"{len(student):,} tokens, {added} of them added, the same for teacher and student")
 
 
@@ -50,7 +51,7 @@ def needed_positions(case: Case, role: Role) -> tuple[int, str]:
         only_base = case.contexts == (BASE,)
         prompt = config.data.max_prompt_tokens if only_base else config.data.max_context_tokens
         return prompt + response, f"data.{'max_prompt_tokens' if only_base else 'max_context_tokens'} + {key}"
-    if config.evaluation.problems and config.evaluation.max_tokens > response:
+    if config.evaluation.problems and not case.study and config.evaluation.max_tokens > response:
         response, key = config.evaluation.max_tokens, "evaluation.max_tokens"
     return config.data.max_prompt_tokens + response, f"data.max_prompt_tokens + {key}"
 
@@ -73,5 +74,4 @@ def positions(case: Case) -> Outcome:
 
 def _max_positions(case: Case, role: Role) -> int | None:
     folder = case.folder(role)
-    limit = None if folder is None else model_config(folder).get("max_position_embeddings")
-    return int(limit) if limit else None
+    return None if folder is None else max_positions(folder)

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from calopd.core.methods.base import RecordedSettings
-from calopd.data.answers import is_correct
 from calopd.doctor.case import Case
 from calopd.doctor.outcome import Outcome, failed, passed
 from calopd.rundir.recorded_ratios import recorded_ratios
@@ -42,12 +41,14 @@ def solutions(case: Case) -> Outcome:
 def prompts(case: Case) -> Outcome:
     """The longest problems under every context fit the limits."""
     longest = sorted(case.training, key=lambda problem: len(problem.problem), reverse=True)[:LONGEST]
-    tokens = max(len(case.prompts.ids(problem, context)) for problem in longest for context in case.contexts)
+    tokens = max(len(case.file_prompts.ids(problem, context)) for problem in longest for context in case.contexts)
     return passed(f"the longest prompt of {', '.join(case.contexts)} has {tokens:,} tokens")
 
 
 def answers(case: Case) -> Outcome:
     """A response that boxes the gold answer must count as correct."""
+    from calopd.data.answers import is_correct  # imports sympy
+
     every = [*case.training, *case.heldout]
     bad = [p for p in every if not p.answer.strip() or not is_correct(f"\\boxed{{{p.answer}}}", p.answer)]
     if bad:

@@ -1,6 +1,5 @@
 """Loading of causal language models: safetensors only, no remote code, one-line errors."""
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import torch
 
 from calopd.core.errors import ConfigError
+from calopd.models.model_files import weights_digest
 
 
 def load_causal_lm(key: str, path: str, dtype: torch.dtype, device: torch.device | None = None) -> Any:
@@ -35,12 +35,4 @@ def load_causal_lm(key: str, path: str, dtype: torch.dtype, device: torch.device
 
 def revision(path: str, config: str) -> str:
     """Identifier of the weights: a digest of the configuration and of samples spread over the weight files."""
-    digest = hashlib.sha256(json.dumps(json.loads(config), sort_keys=True).encode())
-    for file in sorted(Path(path).glob("*.safetensors")):
-        size = file.stat().st_size
-        digest.update(f"{file.name} {size}".encode())
-        with file.open("rb") as weights:
-            for part in range(16):
-                weights.seek(part * size // 16)
-                digest.update(weights.read(65_536))
-    return digest.hexdigest()[:12]
+    return weights_digest(json.dumps(json.loads(config), sort_keys=True), sorted(Path(path).glob("*.safetensors")))

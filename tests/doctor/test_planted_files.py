@@ -87,7 +87,7 @@ FAULTS = {
     "a truncated weight file": (
         truncate_weights, [], "teacher model", "truncated or damaged", "download the model again"),
     "no model": (
-        lambda folder: shutil.rmtree(folder / "student"), [], "student model", "no model found", "student.path"),
+        lambda folder: shutil.rmtree(folder / "student"), [], "student model", "no folder there", "student.path"),
     "an added token on one side": (
         add_token, [], "vocabulary", "differ in 1 of 401 token ids (id 400: student '', teacher '<|extra|>')",
         "of one family"),
