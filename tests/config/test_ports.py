@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from calopd.config import Config, load_config
-from calopd.config.ports import check_port, local_ports
+from calopd.config.ports import check_port, chosen_ports, local_ports, reserved_ports
 from calopd.core.errors import ConfigError
+from tests.ports import free_port
 
 DEMO = Path(__file__).parents[2] / "configs" / "demo.toml"
 
@@ -27,6 +28,27 @@ def test_ports_of_what_runs_elsewhere_are_not_used() -> None:
 def test_two_settings_with_one_port_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"rollout\.port \+ 1 and learner\.port are both 7001"):
         local_ports(demo("rollout.replicas=2", "rollout.port=7000", "learner.port=7001"))
+
+
+def test_two_runs_side_by_side_have_different_ports() -> None:
+    """The second run is started before the services of the first one listen."""
+    config = demo("rollout.replicas=2")
+    with reserved_ports(config, chosen_ports(config)) as first, reserved_ports(config, chosen_ports(config)) as second:
+        assert not set(local_ports(first).values()) & set(local_ports(second).values())
+        assert (first.rollout.replicas, first.run.name) == (2, "demo")
+    with reserved_ports(config, chosen_ports(config)) as third:
+        assert local_ports(third) == local_ports(first)
+
+
+def test_a_port_that_was_chosen_is_not_replaced() -> None:
+    config = demo(f"learner.port={free_port()}")
+    assert chosen_ports(config) == {"learner.port"}
+    with (
+        reserved_ports(config, chosen_ports(config)),
+        pytest.raises(ConfigError, match=r"learner\.port\) is in use by another run: .*--set learner\.port=PORT"),
+        reserved_ports(config, chosen_ports(config)),
+    ):
+        pass
 
 
 def test_a_port_in_use_is_refused() -> None:
