@@ -33,6 +33,10 @@ class QueueUnavailable(CalopdError):
     """The server of the queue does not answer."""
 
 
+class QueueLoginRefused(QueueUnavailable):
+    """The server of the queue answers, but does not accept the user or the password."""
+
+
 class TooFewTrajectories(CalopdError):
     """A step that lacks more trajectories than the configuration allows."""
 

@@ -3,9 +3,7 @@
 import time
 from pathlib import Path
 
-import redis
-
-from calopd.core.errors import ConfigError
+from calopd.core.errors import ConfigError, QueueLoginRefused, QueueUnavailable
 
 
 def server_command(directory: Path, port: int, password: str) -> list[str]:
@@ -31,16 +29,22 @@ def server_url(port: int, password: str) -> str:
 
 def wait_until_ready(url: str, seconds: float = 20.0) -> None:
     """Return once the server answers; a wrong password or address is reported as a user's error."""
+    import redis  # takes a second to import
+
     deadline = time.monotonic() + seconds
-    client = redis.Redis.from_url(url)
+    try:
+        client = redis.Redis.from_url(url, socket_connect_timeout=seconds)
+    except ValueError as error:
+        raise ConfigError(f"queue.url cannot be used: {error}") from None
     while True:
         try:
             client.ping()
             return
         except (redis.ConnectionError, redis.BusyLoadingError) as error:
-            if isinstance(error, redis.AuthenticationError) or time.monotonic() > deadline:
-                raise ConfigError(
-                    f"cannot log in to the Redis server at queue.url: {error}. "
-                    "A password is never saved with a run: set CALOPD__QUEUE__URL"
+            if isinstance(error, redis.AuthenticationError):
+                raise QueueLoginRefused(
+                    f"the server at queue.url refuses the login ({error}); a password is never saved with a run"
                 ) from None
+            if time.monotonic() > deadline:
+                raise QueueUnavailable(f"the server at queue.url does not answer ({str(error).rstrip('.')})") from None
             time.sleep(0.05)

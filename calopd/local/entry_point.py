@@ -3,15 +3,17 @@
 import argparse
 import contextlib
 import ctypes
+import errno
 import os
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from calopd.core.environment import DIE_WITH_PARENT, ERROR_FILE
-from calopd.core.errors import CalopdError
+from calopd.core.errors import CalopdError, QueueLoginRefused, QueueUnavailable
 from calopd.models.devices import set_process_environment
 
 if TYPE_CHECKING:
@@ -19,7 +21,13 @@ if TYPE_CHECKING:
 
 CONFIG_ERROR_EXIT = 78
 """Exit code of an error that a restart cannot fix (EX_CONFIG of sysexits.h); any other failure may be retried."""
+TEMPORARY_EXIT = 75
+"""Exit code of a server that does not answer (EX_TEMPFAIL): a restart may find it again."""
 INTERRUPTED_EXIT = 130
+BROKEN_PIPE_EXIT = 141
+
+QUEUE_SECONDS = 4.0
+"""Time that the server of the queue has to answer when a service starts."""
 
 PR_SET_PDEATHSIG = 1
 
@@ -52,6 +60,8 @@ def service_main(service: str, description: str | None) -> "Config":
     config = load_config(arguments.config, arguments.set)
     counts = {"teacher_scorer": config.teacher.threads, "rollout": config.rollout.threads}
     threads = counts.get(service, config.learner.threads)
+    if service != "teacher_scorer":
+        _check_queue(config)
     if threads and "OMP_NUM_THREADS" not in os.environ:
         # OpenMP reads it once, at import, and all threads of vLLM must agree on it.
         os.environ["OMP_NUM_THREADS"] = str(threads)
@@ -59,23 +69,87 @@ def service_main(service: str, description: str | None) -> "Config":
     return config
 
 
-def guarded(main: Callable[[], None]) -> None:
-    """Run an entry point; an error that a user can fix becomes one line and exit code 78.
+def _check_queue(config: "Config") -> None:
+    """Ask the server of the queue before a model is loaded: a wrong address or password is known at once."""
+    from calopd.transport.queue import open_queue
 
-    The message also goes to the launcher, in the file that it names in the environment.
+    open_queue(config.queue.url, "check", timeout_seconds=QUEUE_SECONDS).ping()
+
+
+def guarded(main: Callable[[], None]) -> None:
+    """Run an entry point; an error that a user can fix becomes one line and an exit code.
+
+    The message also goes to the launcher, in the file that it names in the environment. Other errors are defects: their
+    traceback is shown.
     """
     set_process_environment()
     try:
         main()
-    except CalopdError as error:
-        print(f"error: {error}", file=sys.stderr)
-        _tell_launcher(str(error))
-        sys.exit(CONFIG_ERROR_EXIT)
+    except BrokenPipeError:  # `calopd … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(BROKEN_PIPE_EXIT)
+    except Exception as error:
+        failure = describe_failure(error)
+        tell_launcher(failure.message if failure else f"{type(error).__name__}: {error}")
+        if failure is None:
+            raise
+        print(f"error: {failure.message}", file=sys.stderr)
+        sys.exit(failure.code)
     except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
         sys.exit(INTERRUPTED_EXIT)
 
 
-def _tell_launcher(message: str) -> None:
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error as its user sees it."""
+
+    message: str
+    code: int
+
+
+def describe_failure(error: Exception) -> Failure | None:
+    """The line and the exit code of an error that a user can fix; None for a defect."""
+    supervised = ERROR_FILE.name in os.environ
+    if isinstance(error, QueueLoginRefused) or _is_of_redis(error, "AuthenticationError", "NoPermissionError"):
+        hint = "correct user and password in CALOPD__QUEUE__URL, or allow the user the keys calopd:*"
+        return Failure(f"{_line(error)}: {hint}", CONFIG_ERROR_EXIT)
+    if isinstance(error, QueueUnavailable) or _is_of_redis(error, "ConnectionError", "TimeoutError"):
+        return Failure(f"{_line(error)}: start the Redis server, or correct queue.url", TEMPORARY_EXIT)
+    if isinstance(error, CalopdError):
+        return Failure(str(error), CONFIG_ERROR_EXIT)
+    if isinstance(error, UnicodeDecodeError):
+        return Failure(f"a file is not UTF-8 text ({error}): save it with the encoding UTF-8", CONFIG_ERROR_EXIT)
+    if isinstance(error, OSError) and error.errno in _NOT_WRITABLE:
+        return Failure(f"{_file_error(error)}: {_NOT_WRITABLE[error.errno]}", CONFIG_ERROR_EXIT)
+    if isinstance(error, OSError) and error.filename is not None and not supervised:
+        return Failure(f"{_file_error(error)}: check the path", CONFIG_ERROR_EXIT)
+    return None
+
+
+_NOT_WRITABLE = {
+    errno.ENOSPC: "free some space, or choose another folder",
+    errno.EDQUOT: "free some space, or choose another folder",
+    errno.EROFS: "choose a folder that can be written to",
+    errno.EACCES: "choose another folder, or change its rights",
+    errno.EPERM: "choose another folder, or change its rights",
+}
+
+
+def _is_of_redis(error: Exception, *names: str) -> bool:
+    """Whether an error is one of these classes of redis-py, which is not imported for the question."""
+    return any(kind.__module__.startswith("redis.") and kind.__name__ in names for kind in type(error).__mro__)
+
+
+def _line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+def _file_error(error: OSError) -> str:
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
+
+
+def tell_launcher(message: str) -> None:
     """Write the error file, unless another rank of the same service was faster; the exit code counts in any case."""
     if file := os.environ.get(ERROR_FILE.name):
         with contextlib.suppress(OSError), Path(file).open("x", encoding="utf-8") as out:

@@ -12,14 +12,24 @@ import psutil
 
 from calopd.core.environment import DIE_WITH_PARENT, ERROR_FILE
 from calopd.core.errors import CalopdError
-from calopd.local.entry_point import CONFIG_ERROR_EXIT, die_with_parent
+from calopd.local.entry_point import CONFIG_ERROR_EXIT, TEMPORARY_EXIT, die_with_parent
 
 MAX_RESTARTS = 5
 RESTART_WINDOW_SECONDS = 120.0
 
 
+REPEAT_WINDOW_SECONDS = 900.0
+"""An error that comes back within this time after a restart is permanent; large models take minutes to load."""
+LONGEST_REASON = 300
+
+
 class ProcessFailed(CalopdError):
     """A process failed in a way that a restart does not fix."""
+
+    def __init__(self, message: str, *, repeats: bool = True) -> None:
+        super().__init__(message)
+        self.repeats = repeats
+        """Whether the same command would fail again."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,6 +47,8 @@ class Process:
     finished: bool = False
     """Whether it ended with exit code 0."""
     _deaths: list[float] = field(default_factory=list)
+    _last_error: tuple[float, str] = (0.0, "")
+    """When it last died of an error that it could report, and that error."""
     _family: set[psutil.Process] = field(default_factory=set)
 
     @property
@@ -80,12 +92,19 @@ class Process:
         psutil.wait_procs(self._family, timeout=5)
         self._family.clear()
 
-    def user_error(self) -> str:
-        """The message of a process that ended with exit code 78."""
+    def error(self) -> str:
+        """The error that the process reported before it ended, in one line; empty if it was killed."""
         try:
-            return self.error_file.read_text(encoding="utf-8")
+            text = " ".join(self.error_file.read_text(encoding="utf-8").split())
         except FileNotFoundError:
-            return f"see {self.log_file}"
+            return ""
+        return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]} …"
+
+    def repeats_error(self, error: str) -> bool:
+        """Whether the process died of the same error shortly before; remembers this one."""
+        now = time.monotonic()
+        (then, last), self._last_error = self._last_error, (now, error)
+        return bool(error) and error == last and now - then < REPEAT_WINDOW_SECONDS
 
     def count_death(self) -> int:
         """Deaths within the window, this one included."""
@@ -117,11 +136,14 @@ class Supervisor:
             if code == 0:
                 process.finished = True
                 continue
+            error = process.error()
             if code == CONFIG_ERROR_EXIT:
-                raise ProcessFailed(f"{process.name}: {process.user_error()}")
-            cause = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+                raise ProcessFailed(f"{process.name}: {error or f'see {process.log_file}'}")
+            cause = error or (f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}")
             if not process.restart:
-                raise ProcessFailed(f"{process.name} died ({cause}): see {process.log_file}")
+                raise ProcessFailed(f"{process.name} died ({cause}): see {process.log_file}", repeats=bool(error))
+            if code != TEMPORARY_EXIT and process.repeats_error(error):
+                raise ProcessFailed(f"{process.name} died twice of the same error ({cause}): see {process.log_file}")
             if process.count_death() > MAX_RESTARTS:
                 raise ProcessFailed(
                     f"{process.name} died {MAX_RESTARTS + 1} times within {RESTART_WINDOW_SECONDS:.0f} s ({cause}): "

@@ -20,7 +20,7 @@ import redis
 from redis.backoff import ExponentialBackoff, NoBackoff
 from redis.retry import Retry
 
-from calopd.core.errors import QueueUnavailable
+from calopd.core.errors import QueueLoginRefused, QueueUnavailable
 from calopd.core.types import EVALUATION, Ticket, Trajectory
 from calopd.transport import convert
 from calopd.transport.convert import ReceivedScores
@@ -261,6 +261,8 @@ class RedisQueue(Queue):
 def _unavailable() -> Iterator[None]:
     try:
         yield
+    except (redis.AuthenticationError, redis.exceptions.NoPermissionError) as error:
+        raise QueueLoginRefused(f"Redis refuses the login: {error}") from None
     except redis.RedisError as error:
         raise QueueUnavailable(f"Redis does not answer: {error}") from None
 

@@ -2,6 +2,7 @@
 
 import os
 
+from calopd.core.errors import ConfigError
 from calopd.local.entry_point import guarded, service_main
 
 
@@ -9,6 +10,8 @@ def main() -> None:
     # Memory blocks that grow, because micro-batches differ in length. torch reads it when it is imported.
     os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     config = service_main("learner", __doc__)
+    if "WORLD_SIZE" not in os.environ:
+        raise ConfigError("the learner runs under torchrun: torchrun --nproc-per-node 1 -m services.learner …")
 
     from calopd.models.devices import set_threads
     from services.learner.loop import TrainingLoop

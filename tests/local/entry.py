@@ -1,12 +1,13 @@
 """An entry point for tests of the supervisor: python -m tests.local.entry ACTION [FILE]"""
 
+import errno
 import json
 import os
 import sys
 import time
 from pathlib import Path
 
-from calopd.core.errors import ConfigError
+from calopd.core.errors import ConfigError, QueueUnavailable
 from calopd.local.entry_point import guarded
 
 
@@ -17,6 +18,12 @@ def main() -> None:
     if action == "crash-with-error-line":
         print("error: something that only looks like a user's error", flush=True)
         sys.exit(1)
+    if action == "crash-for-a-reason":
+        raise ValueError("the method returned [3] advantages for 4 tokens")
+    if action == "no-server":
+        raise QueueUnavailable("Redis does not answer")
+    if action == "full-disk":
+        raise OSError(errno.ENOSPC, "No space left on device", "checkpoints/000001")
     if action == "crash-once":
         if not Path(rest[0]).exists():
             Path(rest[0]).touch()

@@ -62,8 +62,29 @@ def test_a_log_line_that_looks_like_an_error_does_not_stop_a_restart(services):
 
 def test_a_crashed_process_is_restarted(services, tmp_path):
     process = services.start("teacher", ENTRY, "crash-once", str(tmp_path / "crashed"))
-    assert run_to_the_end(services, process) == ["teacher died (exit code 1) and was restarted"]
+    assert run_to_the_end(services, process) == ["teacher died (RuntimeError: a crash) and was restarted"]
     assert (process.finished, process.restarts) == (True, 1)
+
+
+def test_an_error_that_repeats_ends_the_run_with_its_reason(services):
+    process = services.start("learner", ENTRY, "crash-for-a-reason")
+    reason = r"ValueError: the method returned \[3\] advantages for 4 tokens"
+    with pytest.raises(ProcessFailed, match=rf"^learner died twice of the same error \({reason}\): see .*learner.log$"):
+        run_to_the_end(services, process)
+    assert process.restarts == 1
+
+
+def test_a_full_disk_ends_the_run_at_once(services):
+    process = services.start("learner", ENTRY, "full-disk")
+    with pytest.raises(ProcessFailed, match=r"^learner: checkpoints/000001: No space left on device: free some space"):
+        run_to_the_end(services, process)
+    assert process.restarts == 0
+
+
+def test_a_server_that_does_not_answer_is_tried_again(services):
+    process = services.start("rollout", ENTRY, "no-server")
+    with pytest.raises(ProcessFailed, match=f"^rollout died {MAX_RESTARTS + 1} times .*Redis does not answer"):
+        run_to_the_end(services, process)
 
 
 def test_a_killed_process_is_restarted(services, tmp_path):
