@@ -21,6 +21,9 @@ from calopd.local.supervisor import Supervisor
 from calopd.rundir.files import read_lines
 
 ROWS = 8
+FINISHED = "finished"
+NARROW = 100
+"""Columns of a terminal below which tables stand closer together."""
 _LOCAL = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -101,6 +104,8 @@ class Display:
         config = self._config
         if page := _get(f"http://127.0.0.1:{config.learner.port}/status"):
             self._status = json.loads(page)
+        elif any(process.name == "learner" and process.finished for process in self._supervisor.processes):
+            self._status |= {"phase": FINISHED, "progress": "", "step": config.run.steps}
         else:
             self._status = {**self._status, "phase": Phase.STARTING}
         last = self._rows[-1]["step"] if self._rows else -1
@@ -129,18 +134,26 @@ class Display:
             f"step {row['step'] + 1}/{self._config.run.steps}  retained {_number(row['retained_ratio'])}  "
             f"zero {_number(row['zero_ratio'])}  accuracy {_number(row['accuracy'])}  "
             f"length {row['response_length_mean']:.0f}  {row['tokens'] / row['seconds']:.0f} tokens/s  "
-            f"{row['seconds']:.1f} s  ETA {_duration(self._status.get('eta_seconds'))}"
+            f"{row['seconds']:.1f} s  ETA {_duration(self._eta(row['step'] + 1))}"
         )
+
+    def _eta(self, done: int) -> float | None:
+        """Seconds until the last step is done."""
+        return 0.0 if done >= self._config.run.steps else self._status.get("eta_seconds")
+
+    @property
+    def _padding(self) -> tuple[int, int]:
+        return (0, 1) if self._console.width < NARROW else (0, 2)
 
     def _render(self) -> Group:
         status, steps = self._status, self._config.run.steps
         done = status.get("step", 0)
-        head = Table.grid(padding=(0, 2))
+        head = Table.grid(padding=self._padding)
         head.add_row(
             Text(f"{self._config.run.name} · {self._config.method.name}", style="bold"),
-            ProgressBar(total=steps, completed=done, width=40),
+            ProgressBar(total=steps, completed=done, width=min(40, max(10, self._console.width - 66))),
             f"step {done}/{steps}",
-            f"ETA {_duration(status.get('eta_seconds'))}",
+            f"ETA {_duration(self._eta(done))}",
             f"elapsed {_duration(time.monotonic() - self._started)}",
         )
         parts: list[Any] = [Panel(head, border_style="dim"), self._roles(), self._steps()]
@@ -152,9 +165,9 @@ class Display:
         return Group(*parts)
 
     def _steps(self) -> Table:
-        table = Table(box=None, header_style="dim", padding=(0, 2))
+        table = Table(box=None, header_style="dim", padding=self._padding)
         for name in ("step", "retained", "zero-adv.", "accuracy", "length", "missing", "tokens/s", "seconds"):
-            table.add_column(name, justify="right")
+            table.add_column(name, justify="right", no_wrap=True)
         for row in self._rows:
             table.add_row(
                 str(row["step"] + 1),
@@ -169,9 +182,9 @@ class Display:
         return table
 
     def _roles(self) -> Table:
-        table = Table(box=None, header_style="dim", padding=(0, 2))
+        table = Table(box=None, header_style="dim", padding=self._padding)
         for name in ("role", "busy", "restarts", "doing"):
-            table.add_column(name)
+            table.add_column(name, no_wrap=True)
         restarts = {process.name: process.restarts for process in self._supervisor.processes}
 
         def row(name: str, busy: float | None, doing: str) -> None:

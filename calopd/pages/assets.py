@@ -2,11 +2,11 @@
 
 STYLE = """
 :root{color-scheme:light dark;--page:#f7f7f5;--card:#fff;--ink:#1d2126;--soft:#626a73;--line:#d9dbd8;--grid:#ecedea;
---accent:#2f5d8a;--band:rgba(120,120,120,.13);--idle:#c9ccca;--series-1:#2f5d8a;--series-2:#c47a2c;--series-3:#4f8a5b;
+--accent:#2f5d8a;--heat:#8fb3d6;--band:rgba(120,120,120,.13);--idle:#c9ccca;--series-1:#2f5d8a;--series-2:#c47a2c;--series-3:#4f8a5b;
 --series-4:#8a5a93;--right:#3b7a49;--wrong:#a8433a;--notice:#fbf4e2;--notice-line:#e2cf9c;
 --down:214,69,56;--up:46,110,190;--less:196,112,20;--more:24,140,120}
 @media (prefers-color-scheme:dark){:root{--page:#15181b;--card:#1d2125;--ink:#e4e6e8;--soft:#9aa2aa;--line:#363c42;
---grid:#2a2f34;--accent:#86b4e0;--band:rgba(200,200,200,.11);--idle:#4a5157;--series-1:#7fb0df;--series-2:#e0a062;
+--grid:#2a2f34;--accent:#86b4e0;--heat:#2f567d;--band:rgba(200,200,200,.11);--idle:#4a5157;--series-1:#7fb0df;--series-2:#e0a062;
 --series-3:#86c493;--series-4:#c39acb;--right:#86c493;--wrong:#e58a80;--notice:#2b2719;--notice-line:#574b26;
 --down:226,88,74;--up:78,142,226;--less:216,134,40;--more:40,166,144}}
 *{box-sizing:border-box}
@@ -47,6 +47,7 @@ cursor:pointer}
 .hint{margin-top:8px;color:var(--soft);font-size:13px}
 .wide,.hint+article{margin-top:10px}
 #trajectories h3{margin:20px 0 8px}
+#trajectories h3,article,section{scroll-margin-top:64px}
 article{margin-bottom:12px;overflow:hidden}
 article header{display:flex;flex-wrap:wrap;gap:0 18px;padding:8px 16px;font-size:13px;color:var(--soft);
 border-bottom:1px solid var(--line)}
@@ -93,7 +94,7 @@ td{overflow-wrap:anywhere;font-family:ui-monospace,Menlo,Consolas,monospace}
 .answers pre{margin:8px 0 4px;white-space:pre-wrap;overflow-wrap:anywhere;max-height:420px;overflow:auto;
 font:13px/1.6 ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace}
 @media (max-width:1000px){.cards{grid-template-columns:repeat(2,1fr)}.charts{grid-template-columns:minmax(0,1fr)}
-.settings{columns:1}}
+.settings{columns:1}.toolbar{position:static}}
 """
 
 SCRIPT = """

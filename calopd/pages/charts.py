@@ -1,5 +1,7 @@
 """Charts of all pages, as plain plotly.js figures. A colour that starts with `--` is a CSS variable of the page."""
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 SERIES_COLOURS = ("--series-1", "--series-2", "--series-3", "--series-4")
@@ -13,6 +15,32 @@ _NAMED = ("nats", "tokens", "seconds", "versions")
 """Units that are written beside the axis."""
 
 
+_LEAST_SPAN = {"ratio": 0.05, "nats": 0.01, "tokens": 1.0, "seconds": 0.1, "count": 1.0}
+"""Unit -> smallest height of an axis: rounding errors of a constant must not look like a curve."""
+
+
+def value_range(unit: str, values: Sequence[float], *, logarithmic: bool = False) -> list[float] | None:
+    """The range of an axis whose values hardly differ; None = as the values are."""
+    least = _LEAST_SPAN.get(unit)
+    if logarithmic:
+        above = [value for value in values if value > 0]
+        if least is None or not above or max(above) >= least:
+            return None
+        return [math.floor(math.log10(min(above))) - 1, math.log10(least)]  # small values stand low in the chart
+    if least is None or not values or max(values) - min(values) >= least:
+        return None
+    low = (max(values) + min(values) - least) / 2
+    return [low, low + least] if low >= 0 or min(values) < 0 else [0.0, least]
+
+
+def whole_ticks(first: float, last: float) -> dict[str, Any]:
+    """Ticks of an axis that counts: at most about ten, never at a half."""
+    span = max(1.0, last - first)
+    unit = 10 ** math.floor(math.log10(span / 10)) if span > 10 else 1
+    step = next(unit * factor for factor in (1, 2, 5, 10) if span / (unit * factor) <= 10)
+    return {"tick0": 0, "dtick": max(1, int(step))}
+
+
 def series_colour(number: int) -> str:
     return SERIES_COLOURS[number % len(SERIES_COLOURS)]
 
@@ -21,12 +49,13 @@ def base_layout(*, legend: bool) -> dict[str, Any]:
     """The layout that all figures share."""
     axis = {"gridcolor": "--grid", "linecolor": "--line", "zerolinecolor": "--line", "automargin": True}
     return {
-        "margin": {"l": 8, "r": 12, "t": 10, "b": 8},
+        "margin": {"l": 8, "r": 34, "t": 10, "b": 8},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"color": "--soft", "size": 12, "family": "system-ui, -apple-system, 'Segoe UI', sans-serif"},
         "hoverlabel": {"bgcolor": "--card", "bordercolor": "--line", "font": {"color": "--ink"}, "namelength": -1},
-        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "--soft", "activecolor": "--ink"},
+        # Beside the plot, where it covers neither the legend nor the text above.
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "--soft", "activecolor": "--ink", "orientation": "v"},
         "showlegend": legend,
         "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
         "xaxis": dict(axis),

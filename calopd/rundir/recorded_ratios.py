@@ -18,6 +18,6 @@ def recorded_ratios(directory: Path, key: str, steps: int) -> list[float]:
     if missing:
         raise ConfigError(
             f"method.recorded_run = {str(directory)!r} has {key} of {len(lines)} steps, and this run needs "
-            f"{steps}: step {missing[0]} is missing. Record a longer run, or lower run.steps"
+            f"{steps}: step {missing[0] + 1} is missing. Record a longer run, or lower run.steps"
         )
     return [lines[step] for step in range(steps)]

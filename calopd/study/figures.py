@@ -6,7 +6,7 @@ from calopd.pages.charts import SERIES_COLOURS, base_layout
 from calopd.study.advise import HIGH, LOW
 
 Figure = dict[str, Any]
-SCALE = [[0, "--card"], [1, "--series-1"]]
+SCALE = [[0, "--card"], [1, "--heat"]]
 PERCENT_AXIS = {"tickformat": ".0%", "range": [0, 1.02]}
 
 
@@ -85,6 +85,7 @@ def _heat_map(rows: dict[str, list[float | None]], hover: str, *, percent: bool,
         "z": list(rows.values()),
         "text": texts,
         "texttemplate": "%{text}",
+        "textfont": {"color": "--ink", "size": 13},
         "zmin": 0,
         "zmax": highest,
         "colorscale": SCALE,

@@ -116,7 +116,7 @@ class Coordinator:
         tickets = [replace(t, policy_sha256=self._sha256.get(t.policy_version, "")) for t in tickets]
         self._queue.open_batch(step_batch(step), tickets)
         self._opened.add(step)
-        log.info("step %d is open: %d tickets", step, len(tickets))
+        log.info("step %d is open: %d tickets", step + 1, len(tickets))
         self._batchers[step] = DynamicBatcher(
             len(tickets),
             self._config.learner.micro_batch_tokens,
@@ -150,8 +150,8 @@ class Coordinator:
         self._count_overdue()
         log.info(
             "step %d: retained %.3f, zero %.3f, accuracy %.3f, loss %.4f, %.1f s (idle %.1f)",
-            line["step"], line["retained_ratio"], line["zero_ratio"], line["accuracy"], line["loss"], line["seconds"],
-            line["seconds_idle"],
+            line["step"] + 1, line["retained_ratio"], line["zero_ratio"], line["accuracy"], line["loss"],
+            line["seconds"], line["seconds_idle"],
         )  # fmt: skip
 
     def checkpoint_durable(self, durable: Durable) -> None:

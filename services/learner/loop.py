@@ -85,7 +85,7 @@ class TrainingLoop:
         found = self._ranks.broadcast(self._coordinator.latest_checkpoint())
         if found is not None:
             self._record = self._trainer.load(found)
-            log.info("resumed at step %d from %s", self._record.step, found)
+            log.info("resumed after step %d from %s", self._record.step, found)
         self._coordinator.resume(self._record.step, found)
         self._first_version = self._record.step
 
@@ -236,7 +236,7 @@ class TrainingLoop:
             reasons = Counter(error for ticket, error in self._queue.dead_letters() if ticket.batch == step_batch(step))
             why = "; ".join(f"{count} x {reason}" for reason, count in reasons.most_common(3))
             raise TooFewTrajectories(
-                f"step {step} lacks {missing} of {learner.trajectories} trajectories, more than "
+                f"step {step + 1} lacks {missing} of {learner.trajectories} trajectories, more than "
                 f"learner.max_missing_ratio = {learner.max_missing_ratio} allows: {why}"
             )
 

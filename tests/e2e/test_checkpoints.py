@@ -37,7 +37,7 @@ def test_the_tickets_of_a_step_are_open_before_its_checkpoint_is_durable(undistu
     )
     order = [f"{what} {number}{event}" for what, number, event in events if event != ":" or what == "step"]
     for done in range(1, STEPS + 1):
-        wanted = [f"policy {done} is published", f"step {done} is open", f"step {done - 1}:"]
+        wanted = [f"policy {done} is published", f"step {done + 1} is open", f"step {done}:"]
         wanted += [f"checkpoint of step {done} is copied", f"checkpoint of step {done} is durable"]
         places = [order.index(event) for event in wanted if done < STEPS or "open" not in event]
         assert places == sorted(places), order
@@ -53,13 +53,13 @@ def test_a_learner_killed_between_tickets_and_checkpoint_repeats_the_steps_and_c
     settings = [f"run.deterministic={str(deterministic).lower()}", f"learner.checkpoint_every={steps}"]
     config = load_config(file, settings, {})
     process = start(str(file), *settings_of(settings))
-    wait_for_log(config, "step 2 is open", process)
+    wait_for_log(config, "step 3 is open", process)
     kill(process, "services.learner")
     assert checkpoints.latest(config.run_dir) is None
     assert max(policy_versions(config.policies)) >= 2
     assert "learner died" in finish(process)
     check_finished(config)
-    assert logged(config).count("step 1 is open") == 2
+    assert logged(config).count("step 2 is open") == 2
     assert [line["tickets_used"] for line in read_lines(config.run_dir.metrics)] == [16] * steps
     if deterministic:
         # As in test_run: engines compute in other batches after a kill.

@@ -118,7 +118,7 @@ def test_a_recorded_run_that_is_too_short_is_refused_before_anything_starts(tiny
     file = tiny.write_config("too-long", steps=9)
     wanted = ["method.name=token_sync", f'method.recorded_run="{undisturbed.run_dir}"']
     out = finish(start(str(file), *settings_of(wanted)), code=78)
-    assert "step 8 is missing" in out
+    assert "step 9 is missing" in out
 
 
 def test_tsd_filter_drops_tokens_from_the_denominator(tiny):

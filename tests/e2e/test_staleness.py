@@ -30,4 +30,4 @@ def test_stale_trajectories_are_used_once_and_measured_also_after_a_kill(tiny):
         assert 0 < line["importance_ratio"] <= 2
         assert 0 <= line["importance_truncated_share"] < 0.5
     log = (config.run_dir.logs / "learner.log").read_text()
-    assert log.index("step 1 is open") < log.index("step 0: retained")
+    assert log.index("step 2 is open") < log.index("step 1: retained")

@@ -11,6 +11,7 @@ import tomli_w
 
 from calopd.core import step_metrics
 from calopd.core.step_metrics import METRICS, PROBE
+from calopd.pages.charts import value_range, whole_ticks
 from calopd.pages.report import write_report
 from calopd.pages.report.curves import PAPER_LABEL, PAPER_RUN
 from calopd.pages.token_view import deviation_class, kept_class, visible
@@ -197,3 +198,40 @@ def test_whitespace_is_seen() -> None:
     assert visible("  ") == '<i class="ws">··</i>'
     assert visible(" a") == " a"
     assert visible("") == '<i class="ws">∅</i>'
+
+
+def figures_of(page: str) -> list[dict[str, Any]]:
+    return [json.loads(f) for f in re.findall(r'<script type="application/json">(.*?)</script>', page, flags=re.S)]
+
+
+def test_steps_count_from_one_and_ticks_are_whole(tmp_path: Path) -> None:
+    page = page_of(make_run(tmp_path, trajectories=(TRAJECTORY,)))
+    assert "<h3>Step 1</h3>" in page
+    for figure in figures_of(page):
+        assert figure["data"][0]["x"] == [1, 2, 3]
+        assert figure["layout"]["xaxis"]["dtick"] == 1
+
+
+@pytest.mark.parametrize(("last", "dtick"), [(2, 1), (10, 1), (50, 5), (100, 10), (120, 20), (1000, 100)])
+def test_an_axis_has_about_ten_whole_ticks(last: int, dtick: int) -> None:
+    assert whole_ticks(0, last) == {"tick0": 0, "dtick": dtick}
+
+
+def test_a_constant_does_not_fill_the_chart_with_its_rounding() -> None:
+    low, high = value_range("ratio", [1.2500001, 1.25, 1.2499998])
+    assert high - low == pytest.approx(0.05)
+    assert low < 1.25 < high
+    assert value_range("ratio", [0.2, 0.6]) is None
+    assert value_range("nats", [3.7e-7, 1e-7], logarithmic=True) == [-8, -2]
+    assert value_range("nats", [0.02, 0.5], logarithmic=True) is None
+
+
+def test_a_method_without_probes_is_not_described_by_a_region(tmp_path: Path) -> None:
+    run_dir = make_run(tmp_path, config=CONFIG | {"method": {"name": "opd"}})
+    rows = [json.loads(line) for line in run_dir.metrics.read_text().splitlines()]
+    for row in rows:
+        row.update({key: None for key in row if key.startswith(("region", "deviation"))})
+    run_dir.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    captions = re.findall(r"<figcaption>.*?</figcaption>", page_of(run_dir))
+    assert captions
+    assert not [caption for caption in captions if "region" in caption]

@@ -7,7 +7,15 @@ from typing import Any
 
 from calopd.core import step_metrics
 from calopd.core.step_metrics import Chart, Metric
-from calopd.pages.charts import STEP_HEIGHT, bar_trace, line_trace, series_colour, step_layout
+from calopd.pages.charts import (
+    STEP_HEIGHT,
+    bar_trace,
+    line_trace,
+    series_colour,
+    step_layout,
+    value_range,
+    whole_ticks,
+)
 from calopd.pages.document import figure_html
 
 Rows = Sequence[Mapping[str, Any]]
@@ -46,7 +54,7 @@ def figure(chart: Chart, metrics: Sequence[Metric], rows: Rows, *, paper: bool) 
     series = measured_series(metrics, rows)
     if not series:
         return None
-    steps = [row["step"] for row in rows]
+    steps = [shown_step(row) for row in rows]
     traces = []
     for number, one in enumerate(series):
         colour = series_colour(number)
@@ -54,10 +62,25 @@ def figure(chart: Chart, metrics: Sequence[Metric], rows: Rows, *, paper: bool) 
         values = [row.get(one.key) for row in rows]
         traces.append({"x": steps, "y": values, "name": escape(one.label), "meta": one.key} | look)
     layout = step_layout(metrics[0].unit, legend=len(series) > 1, logarithmic=chart.logarithmic)
+    layout["xaxis"] |= whole_ticks(steps[0], steps[-1])
+    known = [row[one.key] for one in series for row in rows if row.get(one.key) is not None]
+    fixed = value_range(metrics[0].unit, known, logarithmic=chart.logarithmic)
+    if fixed and not chart.stacked:
+        layout["yaxis"] |= {"range": fixed, "autorange": False}
     if chart.paper and paper:
         layout |= _paper_band(*chart.paper)
         layout["margin"]["t"] = 24
     return {"data": traces, "layout": layout}
+
+
+def shown_step(row: Mapping[str, Any]) -> int:
+    """The number of a step on pages: the first is 1, as in the terminal, and policy k is the student after step k."""
+    return int(row["step"]) + 1
+
+
+def without_region(note: str) -> str:
+    """The text of a chart for a method without a region: nothing is said of one."""
+    return f"{note.partition(':')[0]}." if "region" in note else note
 
 
 def _paper_band(first: float, last: float) -> dict[str, Any]:
@@ -85,6 +108,7 @@ def is_papers(config: Mapping[str, Mapping[str, Any]]) -> bool:
 def render_curves(rows: Rows, config: Mapping[str, Mapping[str, Any]]) -> str:
     """One section per group of charts; charts without a measurement are named in one line at the end."""
     sections, absent = "", []
+    probed = any(row.get("region_width") is not None for row in rows)
     for group, charts in step_metrics.charts().items():
         cards = ""
         for chart, metrics in charts.items():
@@ -92,7 +116,8 @@ def render_curves(rows: Rows, config: Mapping[str, Mapping[str, Any]]) -> str:
             if drawn is None:
                 absent.append(chart.title)
             else:
-                cards += figure_html(chart.title, chart.note or f"{metrics[0].meaning}.", drawn, height=STEP_HEIGHT)
+                note = chart.note or f"{metrics[0].meaning}."
+                cards += figure_html(chart.title, note if probed else without_region(note), drawn, height=STEP_HEIGHT)
         if cards:
             sections += f'<section><h2>{escape(group)}</h2><div class="charts">{cards}</div></section>\n'
     if absent:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from calopd.pages.charts import STEP_HEIGHT, line_trace, step_layout
+from calopd.pages.charts import STEP_HEIGHT, line_trace, step_layout, whole_ticks
 from calopd.pages.document import figure_html
 from calopd.pages.report.curves import Rows
 
@@ -27,6 +27,7 @@ def render_evaluations(evaluations: Rows) -> str:
         },
     }
     layout = step_layout("ratio", x_title="policy")
+    layout["xaxis"] |= whole_ticks(evaluations[0]["policy_version"], evaluations[-1]["policy_version"])
     newest = evaluations[-1]
     note = (
         f"{newest['problems']:,} held-out problems, responses per problem: {newest['samples']}, by the policy after "

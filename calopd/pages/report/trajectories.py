@@ -61,7 +61,7 @@ def render_trajectories(rows: list[dict[str, Any]], relaxation: float) -> str:
         return '<section id="trajectories"><h2>Trajectories</h2><p class="absent">none recorded</p></section>\n'
     by_step = groupby(rows, key=lambda row: int(row["step"]))
     blocks = "".join(
-        f"<h3>Step {step}</h3>{''.join(_render_trajectory(row, relaxation) for row in group)}"
+        f"<h3>Step {step + 1}</h3>{''.join(_render_trajectory(row, relaxation) for row in group)}"
         for step, group in by_step
     )
     probed = any(len(row["teacher_logprobs"]) > 1 for row in rows)

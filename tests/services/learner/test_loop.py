@@ -179,6 +179,6 @@ def test_a_step_that_lacks_too_many_trajectories_ends_before_the_optimizer(train
     calls: list[str] = []
     monkeypatch.setattr(Recorder, "publish", lambda self, version, weights: calls.append(f"publish {version}"))
     monkeypatch.setattr(CountingTrainer, "optimizer_step", lambda self, sums: calls.append("optimizer step"))
-    with pytest.raises(TooFewTrajectories, match="step 0 lacks 3 of 4"):
+    with pytest.raises(TooFewTrajectories, match="step 1 lacks 3 of 4"):
         train([0])
     assert calls == ["publish 0"]
