@@ -173,5 +173,5 @@ lock: ## resolve the lock files again; ARGS="--upgrade-package NAME" for a newer
 	@test -x build/lock/bin/uv || { $(PYTHON) -m venv build/lock && build/lock/bin/python -m pip install -q --disable-pip-version-check $(UV); }
 	@PATH=$(CURDIR)/build/lock/bin:$$PATH $(PYTHON) -m requirements.lock $(ARGS)
 
-clean: ## remove the environment, runs and caches
-	rm -rf $(VENV) runs build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info
+clean: ## remove the environment and caches; runs/ and evaluations/ stay
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info

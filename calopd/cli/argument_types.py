@@ -1,6 +1,48 @@
-"""Types of arguments that several commands share."""
+"""Types of arguments that several commands share; each refuses a value in plain words."""
 
 import argparse
+import math
+from collections.abc import Callable
+
+
+def whole(text: str) -> int:
+    """A whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number") from None
+
+
+def number(text: str) -> float:
+    """A finite number."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number")
+    return value
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """Whole numbers that are not too small."""
+
+    def parse(text: str) -> int:
+        if (value := whole(text)) < least:
+            raise argparse.ArgumentTypeError(f"{value}: expected {least} or more")
+        return value
+
+    return parse
+
+
+positive = at_least(1)
+
+
+def above_zero(text: str) -> float:
+    """A number above 0."""
+    if (value := number(text)) <= 0:
+        raise argparse.ArgumentTypeError(f"{text}: expected a number above 0")
+    return value
 
 
 def thresholds(text: str) -> tuple[float, ...]:

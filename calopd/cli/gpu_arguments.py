@@ -2,6 +2,8 @@
 
 import argparse
 
+from calopd.cli.argument_types import whole
+
 NOT_PLACED: tuple[int, ...] = ()
 """A replica that sees the GPUs of its parent."""
 
@@ -15,7 +17,7 @@ def add_gpu_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--replicas",
-        type=int,
+        type=whole,
         help="processes, each with its own GPUs or threads (default: as many as --gpus gives, or 1)",
     )
 

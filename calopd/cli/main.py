@@ -8,9 +8,13 @@ from calopd.local.entry_point import guarded
 
 
 def main() -> None:
+    guarded(_run)
+
+
+def _run() -> None:
     command, words = find_command(sys.argv[1:])
     arguments = command.parser().parse_args(words, argparse.Namespace(words=words))
-    guarded(lambda: command.module.run(arguments))
+    command.module.run(arguments)
 
 
 if __name__ == "__main__":

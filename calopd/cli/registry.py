@@ -10,8 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
+from typing import NoReturn
 
 ROOT = "calopd.cli.commands"
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """A parser whose errors are one line, not the whole usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message} (see `{self.prog} --help`)\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +41,7 @@ class Command:
 
     def parser(self) -> argparse.ArgumentParser:
         module, prog = self.module, " ".join(("calopd", *self.words))
-        parser = argparse.ArgumentParser(
+        parser = OneLineParser(
             prog=prog, description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
         )
         if add_arguments := getattr(module, "add_arguments", None):

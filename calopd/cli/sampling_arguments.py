@@ -3,6 +3,7 @@
 import argparse
 from dataclasses import asdict
 
+from calopd.cli.argument_types import number, whole
 from calopd.core.options import Sampling
 
 
@@ -10,5 +11,8 @@ def add_sampling_arguments(parser: argparse.ArgumentParser, defaults: Sampling) 
     """Add one option per parameter of `Sampling`: `--top-p` for `top_p`."""
     for name, value in asdict(defaults).items():
         parser.add_argument(
-            f"--{name.replace('_', '-')}", type=type(value), default=value, help="(default: %(default)s)"
+            f"--{name.replace('_', '-')}",
+            type=whole if isinstance(value, int) else number,
+            default=value,
+            help="(default: %(default)s)",
         )

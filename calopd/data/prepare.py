@@ -1,13 +1,14 @@
 """`calopd data prepare`: convert a published problem set to a clean JSONL file and count each change."""
 
 import hashlib
-import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from calopd.core.errors import ConfigError
+from calopd.data.problems import check_not_source, json_lines
 from calopd.rundir.files import write_lines
 
 PREFIX = (
@@ -16,6 +17,10 @@ PREFIX = (
 )
 SUFFIX = 'Remember to put your answer on its own line after "Answer:".'
 FORM_FEED = "\x0c"
+FINAL_ANSWER = "####"
+"""GSM8K: between the solution and the final answer."""
+CALCULATION = re.compile(r"<<[^<>]*>>")
+"""GSM8K: a calculator's mark inside a solution."""
 
 
 @dataclass(slots=True)
@@ -49,6 +54,7 @@ def prepare(source: str, out: Path) -> PreparationCounts:
     Problems keep the order of their first occurrence and ids are digests of the text, so that the same source yields
     the same bytes on every machine.
     """
+    check_not_source(out, Path(source))
     counts = PreparationCounts()
     answers: dict[str, set[str]] = {}
     first: dict[str, ProblemRow] = {}
@@ -75,6 +81,10 @@ def prepare(source: str, out: Path) -> PreparationCounts:
         number = hashlib.sha256(problem.encode()).hexdigest()[:16]
         lines.append({"id": number, "problem": problem, "answer": row.answer, "solution": row.solution})
     counts.problems = len(lines)
+    if not lines:
+        raise ConfigError(
+            f"{source}: no problem is left of {counts.rows} rows, so {out} is not written: check the rows"
+        )
     write_lines(out, lines)
     return counts
 
@@ -105,26 +115,26 @@ def _read(source: str) -> Iterator[ProblemRow]:
     elif source.count("/") == 1 and not source.startswith((".", "/")):
         yield from read_hub(source)
     else:
-        raise ConfigError(f"{source}: not a file; expected a parquet or JSONL file, or a data set id (owner/name)")
+        what = "a folder" if path.is_dir() else "not a file"
+        raise ConfigError(f"{source}: {what}; expected a parquet or JSONL file, or a data set id (owner/name)")
 
 
 def _read_parquet(path: Path) -> Iterator[ProblemRow]:
     """Rows with `prompt[0].content` and `reward_model.ground_truth`, or with the columns of the JSONL format."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    for batch in pq.ParquetFile(path).iter_batches(batch_size=4_096):
-        for row in batch.to_pylist():
-            yield _row(row, str(path))
+    try:
+        for batch in pq.ParquetFile(path).iter_batches(batch_size=4_096):
+            for row in batch.to_pylist():
+                yield _row(row, str(path))
+    except (pa.ArrowException, OSError) as error:
+        raise ConfigError(f"{path} is not a parquet file, or is damaged: {str(error).splitlines()[0]}") from None
 
 
 def _read_jsonl(path: Path) -> Iterator[ProblemRow]:
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise ConfigError(f"{path}, line {number}: {error}") from None
-            yield _row(row, f"{path}, line {number}")
+    for number, row in json_lines(path):
+        yield _row(row, f"{path}, line {number}")
 
 
 def _row(row: dict[str, Any], where: str) -> ProblemRow:
@@ -132,12 +142,19 @@ def _row(row: dict[str, Any], where: str) -> ProblemRow:
         if "prompt" in row and "reward_model" in row:
             problem, answer = row["prompt"][0]["content"], row["reward_model"]["ground_truth"]
         else:
-            problem, answer = row.get("problem") or row["question"], row["answer"]
-    except (KeyError, IndexError, TypeError) as error:
+            problem, answer = row["problem" if "problem" in row else "question"], row["answer"]
+    except (KeyError, IndexError, TypeError, AttributeError):
+        given = f"keys {', '.join(map(str, row))}" if isinstance(row, dict) else repr(row)[:60]
         raise ConfigError(
-            f"{where}: expected prompt[0].content and reward_model.ground_truth, or problem and answer; {error!r}"
+            f"{where}: expected problem (or question) and answer, or prompt[0].content and reward_model.ground_truth "
+            f"(given: {given})"
         ) from None
-    return ProblemRow(str(problem), str(answer).strip(), str(row.get("solution") or ""))
+    answer, solution = str(answer).strip(), str(row.get("solution") or "")
+    if FINAL_ANSWER in answer:
+        solution, _, answer = answer.rpartition(FINAL_ANSWER)
+    # Every copy of a solution is a text that a teacher reads: it must not show the marks of a data set.
+    solution = CALCULATION.sub("", solution).rpartition(FINAL_ANSWER)[0] or CALCULATION.sub("", solution)
+    return ProblemRow(str(problem), answer.strip(), solution.strip())
 
 
 def read_hub(repository: str) -> Iterator[ProblemRow]:

@@ -5,6 +5,7 @@ import random
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from calopd.core.errors import ConfigError
 from calopd.core.types import Problem
@@ -12,23 +13,44 @@ from calopd.core.types import Problem
 FIELDS = ("id", "problem", "answer")
 
 
+def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
+    """Line number and value of each line that is not blank; a mistake is a ConfigError that names the line."""
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                if text.strip():
+                    yield number, json.loads(text)
+            except UnicodeDecodeError:
+                raise ConfigError(f"{path}, line {number}: not UTF-8 text; save it with the encoding UTF-8") from None
+            except json.JSONDecodeError as error:
+                raise ConfigError(f"{path}, line {number}: not JSON ({error.msg} at column {error.colno})") from None
+
+
+def check_not_source(out: Path, source: Path) -> None:
+    """Refuse to write over the file that is read."""
+    if out.exists() and source.exists() and out.samefile(source):
+        raise ConfigError(f"--out {out} is the source itself: choose another file")
+    if out.is_dir():
+        raise ConfigError(f"--out {out} is a folder: expected the name of a file")
+
+
 def load_problems(path: Path) -> list[Problem]:
     """Problems of a JSONL file: one {id, problem, answer, solution?} per line, with unique ids."""
     if not path.is_file():
         raise ConfigError(f"no problems at {path}: expected a JSONL file with one {{id, problem, answer}} per line")
     problems: dict[str, Problem] = {}
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                row = json.loads(line)
-                fields = {name: str(row[name]) for name in FIELDS}
-            except (json.JSONDecodeError, KeyError, TypeError) as error:
-                raise ConfigError(
-                    f"{path}, line {number}: expected an object with {', '.join(FIELDS)}; {error!r}"
-                ) from None
-            if fields["id"] in problems:
-                raise ConfigError(f"{path}, line {number}: duplicate id {fields['id']!r}; ids must be unique")
-            problems[fields["id"]] = Problem(**fields, solution=str(row.get("solution") or ""))
+    for number, row in json_lines(path):
+        if not isinstance(row, dict) or not set(FIELDS) <= row.keys():
+            lacking = [name for name in FIELDS if not isinstance(row, dict) or name not in row]
+            raise ConfigError(
+                f"{path}, line {number}: expected an object with {', '.join(FIELDS)}; {', '.join(lacking)} is missing. "
+                "`calopd data prepare` converts other formats"
+            )
+        fields = {name: str(row[name]) for name in FIELDS}
+        if fields["id"] in problems:
+            raise ConfigError(f"{path}, line {number}: duplicate id {fields['id']!r}; ids must be unique")
+        problems[fields["id"]] = Problem(**fields, solution=str(row.get("solution") or ""))
     if not problems:
         raise ConfigError(f"{path} contains no problems: expected one {{id, problem, answer}} per line")
     return list(problems.values())

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import torch
 import torch.distributed.checkpoint as dcp
-from safetensors.torch import save_file
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from calopd.models.adapters import merge_adapters
 from calopd.rundir.checkpoints import MODEL_PREFIX, run_of
 from calopd.rundir.files import atomic_folder
 from calopd.rundir.policies import WEIGHTS
+from calopd.rundir.tensor_files import TensorStream, write_tensors
 
 
 def export_checkpoint(checkpoint: Path, target: Path) -> Path:
@@ -31,5 +31,5 @@ def export_checkpoint(checkpoint: Path, target: Path) -> Path:
     if head is not None and torch.equal(head, embedding):
         del weights["lm_head.weight"]  # tied to the embedding: a policy stores it once
     with atomic_folder(target) as folder:
-        save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+        write_tensors(folder / WEIGHTS, TensorStream.of(weights))  # readable by others, unlike safetensors' own files
     return target

@@ -8,7 +8,6 @@ from pathlib import Path
 from calopd.core.errors import ConfigError
 from calopd.rundir import checkpoints
 from calopd.rundir.layout import RunDir
-from calopd.rundir.policies import WEIGHTS, policy_dir, policy_versions
 
 FORMS = (
     "a model directory, a hub id (owner/name), a run directory (RUN or RUN@VERSION), a policy or a checkpoint of a run"
@@ -27,6 +26,8 @@ class Model:
 
     @property
     def is_checkpoint(self) -> bool:
+        from calopd.rundir.policies import WEIGHTS
+
         return self.weights is not None and not (self.weights / WEIGHTS).exists()
 
 
@@ -55,6 +56,8 @@ def resolve(text: str) -> Model:
 
 def _of_run(run: RunDir, version: int | None, kind: Path | None = None) -> Model:
     """A policy or checkpoint of a run; without a version the exported model, or else the newest of them."""
+    from calopd.rundir.policies import policy_dir, policy_versions  # imports torch
+
     try:
         config = tomllib.loads(run.config.read_text(encoding="utf-8"))
         student, section = config["student"]["path"], config.get("run", {})

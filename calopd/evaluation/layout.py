@@ -1,5 +1,6 @@
 """Every path inside the directory of an evaluation, defined once."""
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,16 @@ class EvaluationDir:
     def results(self) -> Path:
         """Every sample, and the scores."""
         return self.path / "results.json"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the `calopd eval` that works on this model."""
+        return self.path / ".lock"
+
+    def remove_samples(self) -> None:
+        """Remove the job, its samples and its results; other files stay."""
+        for path in (self.job, self.results, self.path / "samples", self.logs, *self.path.glob("weights-*")):
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
     @property
     def logs(self) -> Path:

@@ -153,5 +153,5 @@ def read_results(path: Path) -> Results:
         if saved["format"] != FORMAT:
             raise ConfigError(f"{file} has format {saved['format']}, expected {FORMAT}: run the evaluation again")
         return Results(saved["label"], saved["settings"], saved["benchmarks"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"no results at {path}: expected a results.json written by `calopd eval` ({error})") from None
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ConfigError(f"no results at {path}: expected a results.json written by `calopd eval`") from None

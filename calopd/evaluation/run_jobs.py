@@ -29,10 +29,11 @@ def run_job(job: Job, directory: EvaluationDir, gpus: Sequence[Group], console: 
     """Sample the missing responses with one process per entry of `gpus`, then write results.json."""
     total = sum(1 for _ in job.tasks())
     keys = {task.key for task in job.tasks()}
-    done = sum(key in keys for key in read_samples(directory))
+    earlier = [row["correct"] for key, row in read_samples(directory).items() if key in keys]
+    done = len(earlier)
     if done < total:
         start = time.monotonic()
-        tokens = _sample(job, directory, gpus, console, done, total)
+        tokens = _sample(job, directory, gpus, console, (done, sum(earlier)), total)
         seconds = time.monotonic() - start
         console.print(
             f"{job.settings.label}: {total - done:,} samples in {seconds:.0f} s, including start-up; "
@@ -44,8 +45,11 @@ def run_job(job: Job, directory: EvaluationDir, gpus: Sequence[Group], console: 
     return write_results(job, directory)
 
 
-def _sample(job: Job, directory: EvaluationDir, gpus: Sequence[Group], console: Console, done: int, total: int) -> int:
-    """Run the replicas until they finish; return the number of sampled tokens."""
+def _sample(
+    job: Job, directory: EvaluationDir, gpus: Sequence[Group], console: Console, earlier: tuple[int, int], total: int
+) -> int:
+    """Run the replicas until they finish; return the number of sampled tokens. `earlier`: samples, and correct ones."""
+    done, done_right = earlier
     watched = [JournalProgress(directory, replica) for replica in range(len(gpus))]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     began = said = time.monotonic()
@@ -60,14 +64,16 @@ def _sample(job: Job, directory: EvaluationDir, gpus: Sequence[Group], console: 
                 for journal in watched:
                     journal.update()
                 new, right = (sum(getattr(w, name) for w in watched) for name in ("new", "right"))
-                share = f" {right / new:.3f} correct" if new else " starting"
+                share = f" {(done_right + right) / (done + new):.3f} correct" if done + new else " starting"
                 progress.update(bar, completed=done + new, description=job.settings.label + share)
                 if not console.is_terminal and time.monotonic() - said > LOG_SECONDS:
                     said = time.monotonic()
                     eta = f", ETA {(total - done - new) * (said - began) / new:.0f} s" if new else ""
                     console.print(f"{job.settings.label} {done + new}/{total}{share}{eta}", highlight=False)
         except ProcessFailed as error:
-            raise EvaluationFailed(f"{error}. The samples are saved: repeat the command to resume") from None
+            # The same command would fail again after an error that the process could name.
+            again = "" if error.repeats else ". The samples are saved: repeat the command to resume"
+            raise EvaluationFailed(f"{error}{again}") from None
     return sum(w.tokens for w in watched)
 
 

@@ -1,16 +1,23 @@
 """A sampling job that several processes share: each writes the attempts on its part of the problems."""
 
+import argparse
+import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from calopd.config.placement import Group
+from calopd.core.errors import ConfigError
+from calopd.core.options import Sampling
 from calopd.local.entry_point import INTERRUPTED_EXIT
 from calopd.local.services import LocalServices, Stopped
-from calopd.rundir.files import read_lines
+from calopd.models.model_files import model_folder, weights_digest
+from calopd.rundir.files import read_lines, write_json
 
 
 def attempts_file(out: Path, replica: int = 0) -> Path:
@@ -21,6 +28,39 @@ def attempts_file(out: Path, replica: int = 0) -> Path:
 def attempt_files(out: Path) -> list[Path]:
     """The journals of all replicas, also of an earlier start with another number of them."""
     return sorted(out.parent.glob(f"{out.name}.attempts*"))
+
+
+def settings_file(out: Path) -> Path:
+    """The model and the settings that all attempts for `out` share."""
+    return out.with_name(f"{out.name}.settings.json")
+
+
+def attempt_settings(arguments: argparse.Namespace, sampling: Sampling) -> dict[str, Any]:
+    """The settings that determine the attempts of `calopd data solve`."""
+    folder = model_folder(arguments.model)
+    files = sorted(folder.glob("*.safetensors")) if folder else []
+    return {
+        "model": arguments.model,
+        "weights": weights_digest("", files) if files else None,
+        **asdict(sampling),
+        "max_prompt_tokens": arguments.max_prompt_tokens,
+        "seed": arguments.seed,
+    }
+
+
+def keep_settings(out: Path, settings: dict[str, Any]) -> None:
+    """Save the settings of the first start; refuse attempts that were made with others."""
+    file = settings_file(out)
+    attempts = [attempts for attempts in attempt_files(out) if attempts.stat().st_size]
+    if not attempts:
+        write_json(file, settings)
+        return
+    remedy = f"choose another --out, or remove {out.name}.attempts* to start over"
+    if not file.exists():
+        raise ConfigError(f"{attempts[0]} does not say which model made it: {remedy}")
+    for key, saved in json.loads(file.read_text(encoding="utf-8")).items():
+        if saved != settings[key]:
+            raise ConfigError(f"{attempts[0]} was made with {key} = {saved}, not {settings[key]}: {remedy}")
 
 
 def run_replicas(module: str, words: Sequence[str], gpus: Sequence[Group], out: Path, model: str) -> None:

@@ -1,9 +1,12 @@
 """The one way to start services and jobs on this machine: supervised processes with a common environment."""
 
+import getpass
 import os
 import secrets
+import shutil
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -47,6 +50,13 @@ class LocalServices:
         """The Redis server of the processes, password included."""
 
     def __enter__(self) -> "LocalServices":
+        # torchrun and vLLM leave folders behind in the temporary folder; what was compiled is worth keeping.
+        self._temporary = tempfile.mkdtemp(prefix="calopd-")
+        compiled = Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}"
+        self._environment["TMPDIR"] = self._temporary
+        self._environment.setdefault(
+            "TORCHINDUCTOR_CACHE_DIR", os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(compiled))
+        )
         self._handlers = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
 
@@ -58,6 +68,7 @@ class LocalServices:
         finally:
             for number, handler in self._handlers.items():
                 signal.signal(number, handler)
+            shutil.rmtree(self._temporary, ignore_errors=True)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         if self._asked_to_stop:

@@ -2,41 +2,77 @@
 
 import json
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 
 from rich.console import Console
 
 from calopd.config import Config
-from calopd.core.errors import CalopdError, ConfigError
+from calopd.config.ports import reserved_ports
+from calopd.core.errors import ConfigError
 from calopd.doctor.checks import require
+from calopd.local import embedded_redis
 from calopd.local.display import Display
 from calopd.local.services import LocalServices
-from calopd.pages.report import write_report
 from calopd.rundir.files import write_text
 from calopd.rundir.layout import RunDir
-from calopd.rundir.locks import exclusive
+from calopd.rundir.locks import exclusive, is_locked
 from calopd.rundir.run_id import ensure_run_id
 
+SERVER_SECONDS = 2.0
+"""Time that a Redis server of the configuration has to answer before a run starts."""
 
-def run(config: Config, *, resume: bool, overwrite: bool) -> None:
-    """Train to the end and write the report."""
+
+def run(config: Config, *, resume: bool, overwrite: bool, chosen_ports: Collection[str]) -> None:
+    """Train to the end and write the report. Ports other than the chosen ones are replaced if they are in use."""
     run_dir = config.run_dir
     console = Console(soft_wrap=True)
-    require(config)
-    if not resume and not overwrite and run_dir.contents:
+    busy = f"{run_dir} is being run by another process: wait for its end, or choose another run.name"
+    if is_locked(run_dir.launcher_lock):
+        raise ConfigError(busy)
+    if not resume:
+        _check_replaceable(config, overwrite)
+    elif finished := _finished_steps(run_dir, config.run.steps):
+        console.print(f"{run_dir} is complete: {finished} steps. To train on, add --set run.steps=N", highlight=False)
+        return
+    if config.queue.url:
+        embedded_redis.wait_until_ready(config.queue.url, SERVER_SECONDS)
+    require(config, besides=("ports",))  # they are reserved below
+    with reserved_ports(config, chosen_ports) as config:
+        run_dir.path.mkdir(parents=True, exist_ok=True)
+        with exclusive(run_dir.launcher_lock, busy):
+            if not resume:
+                _remove_earlier_run(run_dir)
+            ensure_run_id(run_dir)
+            write_text(run_dir.config, config.to_toml())
+            with LocalServices(run_dir.logs, (config.student.path, config.teacher.path)) as services:
+                _train(config, services, console)
+    from calopd.pages.report import write_report  # imports torch, which a failed start need not wait for
+
+    report = write_report(run_dir)
+    _print_summary(console, run_dir, report)
+
+
+def _check_replaceable(config: Config, overwrite: bool) -> None:
+    """Refuse a directory with a run that was not to be replaced, or with anything but a run."""
+    run_dir = config.run_dir
+    if not run_dir.contents:
+        return
+    if not run_dir.is_run:
+        raise ConfigError(f"{run_dir} is not empty and not a run: nothing was removed, choose another run.name")
+    began = run_dir.metrics.exists() or any(config.policies.glob("[0-9]*"))
+    if began and not overwrite:
         raise ConfigError(
             f"{run_dir} exists: resume it with `calopd run --resume {run_dir}`, or replace it with --overwrite"
         )
-    run_dir.path.mkdir(parents=True, exist_ok=True)
-    with exclusive(run_dir.launcher_lock, f"{run_dir} is being run by another process"):
-        if not resume:
-            _remove_earlier_run(run_dir)
-        write_text(run_dir.config, config.to_toml())
-        ensure_run_id(run_dir)
-        with LocalServices(run_dir.logs, (config.student.path, config.teacher.path)) as services:
-            _train(config, services, console)
-    report = write_report(run_dir)
-    _print_summary(console, run_dir, report)
+
+
+def _finished_steps(run_dir: RunDir, wanted: int) -> int:
+    """The steps of a run that is complete; 0 if steps are left to train."""
+    if not run_dir.summary.exists():
+        return 0
+    steps = int(json.loads(run_dir.summary.read_text(encoding="utf-8"))["steps"])
+    return steps if steps >= wanted else 0
 
 
 def _train(config: Config, services: LocalServices, console: Console) -> None:
@@ -73,11 +109,9 @@ def _shown(*groups: tuple[int, ...]) -> str:
 
 
 def _remove_earlier_run(run_dir: RunDir) -> None:
-    """Empty the directory if it contains a run; refuse if it contains anything else."""
-    contents = run_dir.contents
-    if contents and not run_dir.is_run:
-        raise CalopdError(f"{run_dir} is not empty and not a run: nothing was removed, choose another run.name")
-    for path in contents:
+    """Empty the directory of a run."""
+    assert not run_dir.contents or run_dir.is_run
+    for path in run_dir.contents:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 

@@ -1,5 +1,6 @@
 """Every path inside a run's directory, defined once."""
 
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,8 +117,11 @@ class RunDir(os.PathLike[str]):
 
     @property
     def is_run(self) -> bool:
-        """Whether a run was started here."""
-        return self.config.exists() or self.run_id.exists()
+        """Whether a run was started here: only calopd writes this id. Any project may have a config.toml."""
+        try:
+            return isinstance(json.loads(self.run_id.read_text(encoding="utf-8"))["id"], str)
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
 
 
 def numbered(folder: Path, number: int) -> Path:

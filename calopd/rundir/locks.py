@@ -24,6 +24,18 @@ def exclusive(file: Path, refusal: str) -> Iterator[None]:
         yield
 
 
+def is_locked(file: Path) -> bool:
+    """Whether another process holds the lock; nothing is created."""
+    try:
+        with file.open("r") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
 @contextmanager
 def shared(file: Path) -> Iterator[None]:
     """Hold the lock together with others for the length of the block."""

@@ -62,10 +62,18 @@ def analyze(
 
 
 def read_analysis(directory: Path) -> dict[str, Any]:
-    file = StudyDir(directory).analysis
+    """The analysis of a study; one of fewer rollouts than there are now is refused."""
+    study, file = Study(directory), StudyDir(directory).analysis
+    _ = study.facts  # an error if there is no study
     if not file.exists():
         raise ConfigError(f"no {file.name} in {directory}: run `calopd tsd analyze {directory}` first")
     analysis: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    analysed, collected = analysis["rollouts"], sum(1 for _ in study.rollouts())
+    if analysed != collected:
+        raise ConfigError(
+            f"{file} is about {analysed} rollouts, but {collected} are collected: run `calopd tsd analyze {directory}` "
+            "again"
+        )
     return analysis
 
 

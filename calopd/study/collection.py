@@ -14,14 +14,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from calopd.config import Config
-from calopd.config.ports import check_port, teacher_ports
+from calopd.config.ports import chosen_ports, reserved_ports
 from calopd.config.visible_gpus import check_placement
 from calopd.core.contexts import BASE, probe_names
 from calopd.core.errors import ConfigError
+from calopd.doctor.checks import require
 from calopd.local.services import LocalServices
-from calopd.models.model_files import check_model
 from calopd.rundir.files import read_lines, write_text
-from calopd.rundir.locks import exclusive, wait_until_unlocked
+from calopd.rundir.locks import exclusive, is_locked, wait_until_unlocked
 from calopd.study.layout import StudyDir
 from calopd.study.recorded_rollouts import count_recorded, lacks_student
 from calopd.study.shards import Study, check_contexts
@@ -71,12 +71,10 @@ def collect(config: Config, directory: Path, goal: Goal, *, chosen: str | None, 
     contexts = contexts_of(config, chosen)
     if len(contexts) > config.teacher.max_contexts:
         raise ConfigError(f"{len(contexts)} contexts, but teacher.max_contexts is {config.teacher.max_contexts}")
-    check_model("student.path", config.student.path)
-    if not config.teacher.addresses:
-        check_model("teacher.path", config.teacher.path)
+    if study.files.facts.exists() and is_locked(study.files.launcher_lock):
+        raise ConfigError(f"{directory} is being collected by another process: wait for its end")
     check_placement(config, ("teacher", "rollout"))
-    for key, port in teacher_ports(config).items():
-        check_port(key, port)
+    require(config, study=contexts)
     if recorded is not None:
         goal = goal.at_most(count_recorded(recorded))
     study.begin(
@@ -89,8 +87,11 @@ def collect(config: Config, directory: Path, goal: Goal, *, chosen: str | None, 
         placement=config.method.placement,
         recorded=None if recorded is None else str(recorded),
     )
-    write_text(study.files.config, config.to_toml())
-    with exclusive(study.files.launcher_lock, f"{directory} is being collected by another process"):
+    with (
+        reserved_ports(config, chosen_ports(config), learner=False) as config,
+        exclusive(study.files.launcher_lock, f"{directory} is being collected by another process"),
+    ):
+        write_text(study.files.config, config.to_toml())
         wait_until_unlocked(study.files.collectors_lock)  # collectors of a killed launcher end at once
         models = (config.student.path, config.teacher.path)
         with LocalServices(study.files.logs, models) as services:

@@ -59,7 +59,22 @@ def test_jsonl_keeps_the_solution_of_any_copy(tmp_path):
     assert (problem.problem, problem.answer, problem.solution, account.with_solution) == ("q", "3", "1+2=3", 1)
 
 
-@pytest.mark.parametrize(("text", "message"), [("nonsense\n", "line 1"), ('{"x": 1}\n', "expected prompt")])
+def test_gsm8k_solutions_lose_their_marks(tmp_path):
+    source = tmp_path / "gsm8k.jsonl"
+    answer = "She sold 48/2 = <<48/2=24>>24 clips.\nTogether 48+24 = <<48+24=72>>72.\n#### 72"
+    source.write_text(json.dumps({"question": "How many clips?", "answer": answer}) + "\n")
+    prepare(str(source), tmp_path / "out.jsonl")
+    (problem,) = load_problems(tmp_path / "out.jsonl")
+    assert (problem.answer, problem.solution) == ("72", "She sold 48/2 = 24 clips.\nTogether 48+24 = 72.")
+
+
+def test_a_byte_order_mark_is_no_mistake(tmp_path):
+    source = tmp_path / "bom.jsonl"
+    source.write_text('{"id": "1", "problem": "q", "answer": "2"}\n\n', encoding="utf-8-sig")
+    assert load_problems(source)[0].id == "1"
+
+
+@pytest.mark.parametrize(("text", "message"), [("nonsense\n", "line 1"), ('{"x": 1}\n', "expected problem")])
 def test_what_is_no_problem_is_named_by_line(tmp_path, text, message):
     source = tmp_path / "in.jsonl"
     source.write_text(text)

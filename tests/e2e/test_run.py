@@ -16,11 +16,12 @@ import torch
 from safetensors.torch import load_file
 
 from calopd.config import Config, load_config
+from calopd.core.environment import TOKEN
 from calopd.local.services import LEARNER_LAUNCHER
 from calopd.rundir.files import read_lines
 from tests.e2e.conftest import STEPS
 from tests.e2e.runs import check_finished, check_model, finish, settings_of, start, wait_for_lines
-from tests.services.processes import ROOT
+from tests.services.processes import ROOT, service, wait_until_serving
 
 pytestmark = pytest.mark.slow
 
@@ -133,12 +134,18 @@ def test_a_prompt_that_is_too_long_is_told_before_anything_starts(tiny, tmp_path
     assert "more than data.max_prompt_tokens = 256" in line
 
 
-def test_a_step_that_lacks_too_much_stops_the_run_with_the_reason(tiny):
-    """The teacher takes less than the prompts and responses have."""
+def test_a_step_that_lacks_too_much_stops_the_run_with_the_reason(tiny, tmp_path, monkeypatch):
+    """A teacher elsewhere, whose limits the start does not know, takes less than the prompts and responses have."""
+    monkeypatch.setenv(TOKEN.name, "secret")
     file = tiny.write_config("lacking")
-    settings = ["teacher.max_tokens=200", "evaluation.problems=0", "rollout.max_tokens=48"]
-    last = finish(start(str(file), *settings_of(settings)), code=78).strip().splitlines()[-1]
-    assert "step 0 lacks" in last
+    low, log = tmp_path / "low.toml", tmp_path / "teacher.log"
+    low.write_text(file.read_text().replace("max_tokens = 1024", "max_tokens = 200"))
+    port = load_config(file, environ={}).teacher.port
+    settings = [f'teacher.addresses=["127.0.0.1:{port}"]', "evaluation.problems=0", "rollout.max_tokens=48"]
+    with service("services.teacher_scorer", low, log, dict(os.environ)) as teacher:
+        wait_until_serving(port, teacher, log)
+        last = finish(start(str(file), *settings_of(settings)), code=78).strip().splitlines()[-1]
+    assert "step 1 lacks" in last
     assert "tokens, the limit is 200" in last
 
 
@@ -181,7 +188,7 @@ def one_line(out: str) -> str:
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ('student.path="no/such/model"', "student.path = 'no/such/model': no model found"),
+        ('student.path="no/such/model"', "student.path = 'no/such/model': no folder there"),
         ('data.train="no.jsonl"', "no problems at no.jsonl"),
         ("learner.tajectories=3", "unknown key learner.tajectories: did you mean trajectories?"),
         ("rollout.cpu_kv_cache_gib=4000", "not enough memory: about"),

@@ -1,13 +1,16 @@
 """`calopd data solve`: correct solutions are kept, and what was attempted is not attempted again."""
 
+import argparse
 import json
 import subprocess
 import sys
 
 import pytest
 
+from calopd.core.options import Sampling
 from calopd.data.answers import is_correct
 from calopd.data.problems import load_problems
+from calopd.local.replicated_job import attempt_settings, settings_file
 from tests.services.processes import ROOT
 
 pytestmark = pytest.mark.slow
@@ -30,6 +33,10 @@ def test_right_solutions_are_kept_and_attempts_survive(tmp_path):
     attempts = tmp_path / "out.jsonl.attempts"
     attempts.write_text("".join(json.dumps(row) + "\n" for row in early))
     settings = ["--model", str(DEMO / "teacher"), "--engine", "torch", "--max-tokens", "96", "--in-flight", "8"]
+    settings += ["--max-prompt-tokens", "256"]
+    sampling = Sampling(temperature=1.0, top_p=1.0, max_tokens=96)
+    made = argparse.Namespace(model=str(DEMO / "teacher"), max_prompt_tokens=256, seed=0)
+    settings_file(out).write_text(json.dumps(attempt_settings(made, sampling)))
     said = run(str(source), "-o", str(out), *settings)
     solved = load_problems(out)
     assert f"{len(solved)} of 24 problems have a correct solution" in said
@@ -49,6 +56,7 @@ def test_replicas_share_the_problems_each_on_its_gpus(tmp_path, monkeypatch):
     source = tmp_path / "in.jsonl"
     source.write_text("".join((DEMO / "heldout.jsonl").read_text().splitlines(keepends=True)[:8]))
     settings = ["--model", str(DEMO / "teacher"), "--engine", "torch", "--max-tokens", "96", "--in-flight", "1"]
+    settings += ["--max-prompt-tokens", "256"]
     one, two = tmp_path / "one.jsonl", tmp_path / "two.jsonl"
     run(str(source), "-o", str(one), *settings)
     said = run(str(source), "-o", str(two), *settings, "--gpus", "0,1")

@@ -5,6 +5,7 @@ import re
 from calopd.evaluation.layout import EvaluationDir
 from calopd.rundir import checkpoints
 from calopd.rundir.layout import RunDir, numbered, numbers
+from calopd.rundir.run_id import ensure_run_id
 from calopd.study.layout import StudyDir
 from tests.services.processes import ROOT
 
@@ -66,7 +67,10 @@ def test_a_run_is_usable_as_a_path(tmp_path):
     run.path.mkdir()
     run.launcher_lock.touch()
     assert run.contents == []
-    run.run_id.touch()
+    run.config.touch()
+    assert not run.is_run
+    run.config.unlink()
+    ensure_run_id(run)
     assert run.is_run
     assert run.contents == [run.run_id]
 

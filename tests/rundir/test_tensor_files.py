@@ -1,4 +1,6 @@
 import hashlib
+import os
+import stat
 import weakref
 
 import pytest
@@ -74,3 +76,15 @@ def test_a_policy_damaged_by_a_power_failure_is_replaced_by_the_same_policy(tmp_
     file.write_bytes(bytes(file.stat().st_size))
     publish_policy(tmp_path, 2, {"w": torch.ones(64)}, "r")
     assert torch.equal(load_policy(verify_policy(tmp_path, 2)[0])["w"], torch.ones(64))
+
+
+def test_others_may_read_a_policy_and_its_folder(tmp_path):
+    """Rollouts of another user read the policies on a shared volume."""
+    before = os.umask(0o022)
+    try:
+        publish_policy(tmp_path, 1, {"a": torch.ones(2)}, "run")
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in policy_dir(tmp_path, 1).iterdir()}
+    assert set(modes.values()) == {0o644}
+    assert stat.S_IMODE(policy_dir(tmp_path, 1).stat().st_mode) == 0o755

@@ -8,6 +8,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from calopd.cli.argument_types import positive
+
 HELP = "check machine, models, data and services before a run"
 
 
@@ -15,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", type=Path, help="the run's TOML")
     parser.add_argument("--quick", action="store_true", help="only the checks that `calopd run` makes at its start")
     parser.add_argument("--full", action="store_true", help="also load the models and compare what they compute")
-    parser.add_argument("--problems", type=int, default=16, help="problems that --full tries both models on")
+    parser.add_argument("--problems", type=positive, default=16, help="problems that --full tries both models on")
     parser.add_argument(
         "--report",
         type=Path,
@@ -42,8 +44,6 @@ def run(arguments: argparse.Namespace) -> None:
 
     if arguments.quick and arguments.full:
         raise ConfigError("give --quick or --full, not both")
-    if arguments.problems < 1:
-        raise ConfigError(f"--problems {arguments.problems}: expected 1 or more")
     level = Level.QUICK if arguments.quick else Level.FULL if arguments.full else Level.SERVICES
     case = Case(load_config(arguments.config, arguments.set), problems=arguments.problems)
     results = list(examine(case, level))

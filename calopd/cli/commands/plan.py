@@ -3,6 +3,8 @@
 import argparse
 from pathlib import Path
 
+from calopd.cli.argument_types import above_zero, positive
+
 HELP = "predict the time of a step on given GPUs, and the best split of them"
 
 
@@ -10,9 +12,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("config", type=Path, help="the run's TOML")
     add("--gpu", help="a GPU of the table, for example h100 (default: resources.gpu, else h100)")
-    add("--count", type=int, help="number of GPUs (default: resources.host_gpus, else 8)")
-    add("--price", type=float, help="price of a GPU hour, to show what the run costs")
-    add("--most", type=int, default=6, help="splits to show (default: 6)")
+    add("--count", type=positive, help="number of GPUs (default: resources.host_gpus, else 8)")
+    add("--price", type=above_zero, help="price of a GPU hour, to show what the run costs")
+    add("--most", type=positive, default=6, help="splits to show (default: 6)")
     add("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one setting")
 
 

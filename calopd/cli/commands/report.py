@@ -11,7 +11,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from calopd.pages.report import write_report
+    from calopd.core.errors import ConfigError
     from calopd.rundir.layout import RunDir
 
-    print(write_report(RunDir(arguments.directory)))
+    run_dir = RunDir(arguments.directory)
+    if not run_dir.is_run:
+        raise ConfigError(f"no run at {run_dir}: expected a directory like runs/demo, which `calopd run` wrote")
+    from calopd.pages.report import write_report  # imports torch
+
+    print(write_report(run_dir))

@@ -16,6 +16,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     from calopd.config import check_resumable, load_config
+    from calopd.config.load import given_keys
+    from calopd.config.ports import chosen_ports
     from calopd.core.errors import ConfigError
     from calopd.local.entry_point import INTERRUPTED_EXIT
     from calopd.local.services import Stopped
@@ -24,14 +26,20 @@ def run(arguments: argparse.Namespace) -> None:
 
     if (arguments.config is None) == (arguments.resume is None):
         raise ConfigError("give either a configuration or --resume DIR")
+    if arguments.resume and arguments.overwrite:
+        raise ConfigError("--resume continues a run and --overwrite replaces it: give one of them")
+    if arguments.resume and not RunDir(arguments.resume).is_run:
+        raise ConfigError(f"--resume {arguments.resume}: no run there; expected a directory like runs/demo")
     file = RunDir(arguments.resume).config if arguments.resume else arguments.config
     config = load_config(file, arguments.set)
+    # The ports of a saved configuration are those that were free when the run was started.
+    ports = given_keys(arguments.set) if arguments.resume else chosen_ports(config)
     if arguments.resume:
         check_resumable(load_config(file, environ={}), config)
         if config.run_dir.path.resolve() != arguments.resume.resolve():
             raise ConfigError(f"{file} belongs to the run {config.run_dir}: resume it from the directory it began in")
     try:
-        train(config, resume=arguments.resume is not None, overwrite=arguments.overwrite)
+        train(config, resume=arguments.resume is not None, overwrite=arguments.overwrite, chosen_ports=ports)
     except Stopped:
         print(f"stopped; resume with: calopd run --resume {config.run_dir}", file=sys.stderr)
         sys.exit(INTERRUPTED_EXIT)

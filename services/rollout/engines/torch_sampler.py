@@ -127,6 +127,9 @@ def _draw(logits: torch.Tensor, row: _Row) -> tuple[int, float]:
     """
     sampling = row.request.sampling
     logprobs = logits.log_softmax(-1)
+    if sampling.temperature == 0:
+        token = int(logits.argmax())
+        return token, float(logprobs[token])
     probabilities = (logits / sampling.temperature).softmax(-1)
     if sampling.top_p < 1:
         ordered, order = probabilities.sort(descending=True)

@@ -8,6 +8,8 @@ would bias the study against long responses.
 import argparse
 import asyncio
 import logging
+import os
+import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,7 +21,7 @@ from calopd.core.contexts import BASE
 from calopd.core.errors import ConfigError, InvalidRequest
 from calopd.data.answers import is_correct
 from calopd.data.problems import load_problems, training_order
-from calopd.local.entry_point import die_with_launcher, guarded
+from calopd.local.entry_point import INTERRUPTED_EXIT, die_with_launcher, guarded
 from calopd.models.devices import set_threads
 from calopd.models.prompts import Prompts
 from calopd.models.tokenizers import load_tokenizer, stop_ids, vocabulary
@@ -109,9 +111,17 @@ class Collector:
         mine = [tokens for index, tokens in done.items() if index % self.share.replicas == self.share.replica]
         self._earlier = (len(mine), sum(mine))
         wanted = None if self.goal.tokens is None else (self.goal.tokens - sum(done.values())) / self.share.replicas
+        self._write_progress()
+        try:
+            await self._collect(in_flight, done, refused, wanted)
+        finally:  # also after SIGTERM: a rollout that was counted on the screen is on the disk
+            self._flush()
+            self._write_progress()
+
+    async def _collect(self, in_flight: int, done: dict[int, int], refused: set[int], wanted: float | None) -> None:
+        """Score rollouts until the goal is reached."""
         index = self.share.replica
         tasks: set[asyncio.Task[None]] = set()
-        self._write_progress()
         while True:
             while len(tasks) < in_flight and self._more(index, wanted, len(tasks)):
                 if index not in done and index not in refused:
@@ -126,8 +136,6 @@ class Collector:
             if held >= self.goal.shard_tokens or time.monotonic() - self._flushed > self.goal.flush_seconds:
                 await asyncio.to_thread(self._flush)
             self._write_progress()
-        self._flush()
-        self._write_progress()
 
     def _more(self, index: int, wanted: float | None, in_flight: int) -> bool:
         """Whether to start another rollout; those in flight are expected to have the mean length so far."""
@@ -209,6 +217,9 @@ async def collect(config: Config, study: Study, share: Share, goal: Goal, record
         source = SampledSource(config, prompts, SamplingLoop(engine))
     for each in clients:
         await wait_for_teacher(each, vocabulary(tokenizer))
+    collecting = asyncio.current_task()
+    assert collecting is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, collecting.cancel)
     await Collector(study, share, goal, source, clients[0], prompts).run(limited_rollout(config).max_in_flight)
     for each in clients:
         await each.close()
@@ -232,9 +243,12 @@ def main() -> None:
     study, share = Study(arguments.study), Share(arguments.replica, arguments.replicas)
     with shared(study.files.collectors_lock):  # the launcher waits until no collector of a previous start is running
         goal = Goal.of(arguments)
-        asyncio.run(
-            collect(load_config(arguments.config), study, share, goal, arguments.recorded, arguments.student_scorer)
-        )
+        try:
+            asyncio.run(
+                collect(load_config(arguments.config), study, share, goal, arguments.recorded, arguments.student_scorer)
+            )
+        except asyncio.CancelledError:
+            os._exit(INTERRUPTED_EXIT)  # the launcher stops the study: all is saved, and engine threads need not end
 
 
 if __name__ == "__main__":

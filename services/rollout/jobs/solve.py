@@ -4,7 +4,10 @@ Each attempt is saved when it is complete, so that an interrupted command can re
 """
 
 import argparse
+import os
+import signal
 import sys
+from types import FrameType
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -14,6 +17,7 @@ from calopd.config.sections.sampling import sampling_of
 from calopd.core.types import Problem
 from calopd.data.answers import is_correct
 from calopd.data.problems import load_problems
+from calopd.local.entry_point import INTERRUPTED_EXIT, guarded
 from calopd.local.replicated_job import attempt_files, attempts_file
 from calopd.rundir.files import Journal, read_lines, write_lines
 from services.rollout.jobs.offline import OfflineSampler
@@ -79,7 +83,15 @@ def _attempt(
     sampler.close()
 
 
+def _stop(number: int, frame: FrameType | None) -> None:
+    """End at once: every attempt is on the disk, and an engine that is starting ends with pages of tracebacks."""
+    print("\nstopped; repeat the command to resume", file=sys.stderr, flush=True)
+    os._exit(INTERRUPTED_EXIT)
+
+
 def main() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)
     command, words = find_command(["data", "solve", *sys.argv[1:]])
     arguments = command.parser().parse_args(words)
     kept, total = solve(arguments)
@@ -87,6 +99,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    from calopd.local.entry_point import guarded
-
     guarded(main)

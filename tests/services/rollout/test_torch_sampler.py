@@ -64,6 +64,14 @@ def test_a_seed_gives_the_same_response_alone_and_in_company(loop):
     assert all(np.array_equal(a.response_ids, b.response_ids) for a, b in zip(together, alone, strict=True))
 
 
+def test_temperature_zero_takes_the_most_likely_token(loop, model):
+    wanted = requests(4, Sampling(temperature=0, max_tokens=6))
+    for request, found in zip(wanted, sample(loop, wanted), strict=True):
+        logprobs = plain(model, request.prompt_ids, found.response_ids)
+        assert logprobs.argmax(-1).tolist() == found.response_ids.tolist()
+        assert np.allclose(found.logprobs, logprobs.max(-1).values.numpy(), atol=1e-4)
+
+
 def test_first_tokens_follow_the_distribution(loop, model):
     prompt = np.arange(10, 30, dtype=np.int32)
     count = 3_000

@@ -3,6 +3,8 @@
 import argparse
 from pathlib import Path
 
+from calopd.cli.argument_types import whole
+
 HELP = "write the wrong answer and the unrelated solution of every problem"
 
 
@@ -12,16 +14,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tokenizer", required=True, help="model directory or hub id; lengths are counted in its tokens"
     )
-    parser.add_argument("--seed", type=int, default=0, help="seed of the run (default: %(default)s)")
+    parser.add_argument("--seed", type=whole, default=0, help="seed of the run (default: %(default)s)")
 
 
 def run(arguments: argparse.Namespace) -> None:
     from calopd.core.contexts import unrelated_solution, wrong_answer
-    from calopd.data.problems import load_problems
+    from calopd.data.problems import check_not_source, load_problems
+    from calopd.models.model_files import check_exists
     from calopd.models.tokenizers import load_tokenizer
     from calopd.rundir.files import write_lines
 
+    check_not_source(arguments.out, arguments.source)
     problems = load_problems(arguments.source)
+    check_exists("--tokenizer", arguments.tokenizer)
     tokenizer = load_tokenizer(arguments.tokenizer)
     lengths = {p.solution: len(tokenizer.encode(p.solution, add_special_tokens=False)) for p in problems}
     far = 0

@@ -8,6 +8,7 @@ import os
 import sys
 from pathlib import Path
 
+from calopd.cli.argument_types import positive, whole
 from calopd.cli.gpu_arguments import add_gpu_arguments, replica_gpus
 from calopd.cli.sampling_arguments import add_sampling_arguments
 from calopd.core.options import DTYPES, PAPER_SOLUTIONS, SAMPLERS
@@ -23,23 +24,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--model", required=True, help="model directory or hub id")
     add("--engine", choices=SAMPLERS, default="vllm")
     add("--dtype", choices=DTYPES, default="auto", help="auto = bfloat16 on a GPU, float32 on a CPU")
-    add("--tensor-parallel-size", type=int, default=1)
+    add("--tensor-parallel-size", type=positive, default=1)
     add_sampling_arguments(parser, PAPER_SOLUTIONS)
-    add("--max-prompt-tokens", type=int, default=2_048)
-    add("--in-flight", type=int, default=256, help="responses sampled at once (default: %(default)s)")
-    add("--seed", type=int, default=0)
+    add("--max-prompt-tokens", type=positive, default=2_048)
+    add("--in-flight", type=positive, default=256, help="responses sampled at once (default: %(default)s)")
+    add("--seed", type=whole, default=0)
     add_gpu_arguments(parser)
-    add("--replica", type=int, help=argparse.SUPPRESS)  # the number of a process that another one has started
+    add("--replica", type=whole, help=argparse.SUPPRESS)  # the number of a process that another one has started
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Become the sampling job: the engines belong to a service, which this package does not import."""
+    from calopd.config.sections.sampling import sampling_of
     from calopd.config.visible_gpus import gpu_environment
+    from calopd.data.problems import check_not_source, load_problems
+    from calopd.doctor.sampled_model import require_sampled_model
+    from calopd.local.replicated_job import attempt_settings, keep_settings, run_replicas
 
     gpus = replica_gpus(arguments)
+    check_not_source(arguments.out, arguments.source)
+    problems = load_problems(arguments.source)
+    sampling = sampling_of(arguments)
+    require_sampled_model("--model", arguments.model, sampling, arguments.max_prompt_tokens, problems)
+    if arguments.replica is None:
+        keep_settings(arguments.out, attempt_settings(arguments, sampling))
+    # Its warnings are about its own start; errors are still shown.
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     if len(gpus) > 1:
-        from calopd.local.replicated_job import run_replicas
-
         # Afterwards no problem is left to attempt, and the job only writes the correct solutions.
         run_replicas(JOB, arguments.words, gpus, arguments.out, arguments.model)
     os.environ.update(gpu_environment(gpus[0]))

@@ -1,10 +1,10 @@
 """Evaluate models on benchmarks, one after the other, and compare them. The defaults are the paper's evaluation."""
 
 import argparse
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from calopd.cli.argument_types import positive, whole
 from calopd.cli.gpu_arguments import add_gpu_arguments, replica_gpus
 from calopd.cli.sampling_arguments import add_sampling_arguments
 from calopd.core.options import DTYPES, PAPER_EVALUATION, SAMPLERS
@@ -25,28 +25,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("models", nargs="+", metavar="[LABEL=]MODEL", help="model directory or hub id, run (RUN, RUN@STEP), checkpoint")
     add("--benchmark", required=True, help=f"{','.join(HUB)} or files {{id, problem, answer}}")
-    add("-n", type=int, default=16, help="samples per problem (default: %(default)s)")
+    add("-n", type=positive, default=16, help="samples per problem (default: %(default)s)")
     add("-o", "--out", type=Path, help="directory for samples, results and page (default: evaluations/LABELS)")
-    add("--problems", type=int, metavar="K", help="only the first K problems of each benchmark")
+    add("--problems", type=positive, metavar="K", help="only the first K problems of each benchmark")
     add_gpu_arguments(parser)
     add("--overwrite", action="store_true", help="discard existing samples and sample again")
     add("--student", metavar="LABEL", help="the model that the others are compared with (default: the first)")
     add("--teacher", metavar="LABEL", help="not a method: listed below the student (default: the label `teacher`)")
-    add("--seed", type=int, default=0)
+    add("--seed", type=whole, default=0)
     add_sampling_arguments(parser, PAPER_EVALUATION)
-    add("--max-prompt-tokens", type=int, default=2_048)
+    add("--max-prompt-tokens", type=positive, default=2_048)
     add("--no-thinking", dest="thinking", action="store_false", help="chat template with enable_thinking=False")
     add("--engine", choices=SAMPLERS, default="vllm")
     add("--dtype", choices=DTYPES, default="auto", help="auto = bfloat16 on a GPU, float32 on a CPU")
-    add("--in-flight", type=int, default=256, help="responses that a replica samples at once (default: %(default)s)")
-    add("--tensor-parallel-size", type=int, default=1)
-    add("--cpu-kv-cache-gib", type=int, default=1)
+    add(
+        "--in-flight",
+        type=positive,
+        default=256,
+        help="responses that a replica samples at once (default: %(default)s)",
+    )
+    add("--tensor-parallel-size", type=positive, default=1)
+    add("--cpu-kv-cache-gib", type=positive, default=1)
 
 
 def run(arguments: argparse.Namespace) -> None:
     from rich.console import Console
 
+    from calopd.config.nearest import nearest
+    from calopd.config.sections.sampling import sampling_of
     from calopd.core.errors import ConfigError
+    from calopd.doctor.sampled_model import require_sampled_model
     from calopd.evaluation import accuracy_tables
     from calopd.evaluation.benchmarks import load_benchmarks
     from calopd.evaluation.evaluated_models import resolve
@@ -55,24 +63,37 @@ def run(arguments: argparse.Namespace) -> None:
     from calopd.evaluation.layout import EvaluationDir, page_file
     from calopd.evaluation.paired_comparison import compare
     from calopd.evaluation.run_jobs import run_job
+    from calopd.rundir.locks import exclusive
 
     console = Console(soft_wrap=True)
     gpus = replica_gpus(arguments)
     models = [resolve(text) for text in arguments.models]
     if len({m.label for m in models}) < len(models):
         raise ConfigError(f"two models have the same label: {', '.join(m.label for m in models)}; use LABEL=MODEL")
+    sampling = sampling_of(arguments)
     benchmarks = load_benchmarks(arguments.benchmark, arguments.problems)
     if not benchmarks:
         raise ConfigError("--benchmark is empty: give names or files, separated by commas")
-    out = arguments.out or Path("evaluations") / "-".join(m.label for m in models)
+    labels = [m.label for m in models]
+    for option, label in (("--student", arguments.student), ("--teacher", arguments.teacher)):
+        if label is not None and label not in labels:
+            raise ConfigError(f"{option} {label}: no model has this label{nearest(label, labels)}")
+    problems = [problem for benchmark in benchmarks for problem in benchmark.problems]
+    for model in models:
+        require_sampled_model("MODEL", model.path, sampling, arguments.max_prompt_tokens, problems)
+    out = arguments.out or Path("evaluations") / "-".join(labels)
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"--out {out} is a file: expected a directory for samples, results and page")
     console.print(f"samples, results and page go to {out}", highlight=False)
     results = []
     for model in models:
         job, directory = Job(_settings(arguments, model), benchmarks), EvaluationDir(out / model.label)
-        if arguments.overwrite and directory.job.exists():
-            shutil.rmtree(directory.path)
-        job.save(directory)
-        results.append(run_job(job, directory, gpus, console))
+        directory.path.mkdir(parents=True, exist_ok=True)
+        with exclusive(directory.lock, f"{directory} is being evaluated by another process: choose another --out"):
+            if arguments.overwrite:
+                directory.remove_samples()
+            job.save(directory)
+            results.append(run_job(job, directory, gpus, console))
     for result in results:
         console.print(accuracy_tables.summary_table(result))
     comparison = compare(results, student=arguments.student, teacher=arguments.teacher) if len(results) > 1 else None

@@ -4,6 +4,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from calopd.cli.argument_types import above_zero, positive
+
 HELP = "collect rollouts and score them under every context; repeat the command to resume"
 
 
@@ -15,10 +17,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--from", dest="recorded", type=Path, metavar="PATH", help="recorded rollouts: a JSONL or another study")
     add("--scored", type=Path, metavar="JSONL", help="rollouts that are scored already; needs no CONFIG")
     add("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one setting")
-    add("--tokens", type=int, help="response tokens to collect (default: the paper's 60 million)")
-    add("--rollouts", type=int, help="responses to collect")
-    add("--shard-tokens", type=int, default=2**20, help="tokens per shard (default: %(default)s)")
-    add("--flush-seconds", type=float, default=60.0, help="most work that a kill loses (default: %(default)s)")
+    add("--tokens", type=positive, help="response tokens to collect (default: the paper's 60 million)")
+    add("--rollouts", type=positive, help="responses to collect")
+    add("--shard-tokens", type=positive, default=2**20, help="tokens per shard (default: %(default)s)")
+    add("--flush-seconds", type=above_zero, default=60.0, help="most work that a kill loses (default: %(default)s)")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -35,6 +37,8 @@ def run(arguments: argparse.Namespace) -> None:
     else:
         _sample_and_score(arguments)
     lengths = [rollout.tokens for _, _, rollout in study.rollouts()]
+    if not lengths:
+        raise ConfigError(f"no rollout could be scored: {study.files.refused(0)} has the reasons")
     print(
         f"{sum(lengths)} tokens in {len(lengths)} rollouts: {arguments.out}; next: calopd tsd analyze {arguments.out}"
     )

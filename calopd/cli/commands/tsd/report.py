@@ -3,6 +3,8 @@
 import argparse
 from pathlib import Path
 
+from calopd.cli.argument_types import at_least, positive
+
 HELP = "write the page of a study"
 
 
@@ -10,8 +12,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("directory", type=Path, help="the study's directory")
     add("-o", "--out", type=Path, metavar="FILE", help="default: DIRECTORY/tsd.html")
-    add("--rollout", type=int, action="append", default=[], help="show this rollout; may be repeated")
-    add("--trajectories", type=int, default=24, help="rollouts on the page (default: %(default)s)")
+    add("--rollout", type=at_least(0), action="append", default=[], help="show this rollout; may be repeated")
+    add("--trajectories", type=positive, default=24, help="rollouts on the page (default: %(default)s)")
 
 
 def run(arguments: argparse.Namespace) -> None:
