@@ -53,21 +53,19 @@ def test_policies_may_have_a_volume_of_their_own(config_file, tmp_path):
     assert str(elsewhere.policies) == "/policies/run"
 
 
-@pytest.mark.parametrize(
-    "words", ["--temperature 0", "--temperature nan", "--top-p 1.5", "--top-p 0", "--max-tokens 0"]
-)
+@pytest.mark.parametrize("words", ["--temperature -1", "--top-p 1.5", "--top-p 0", "--max-tokens 0"])
 def test_impossible_sampling_is_refused_before_a_model_is_loaded(words, tmp_path):
     problems, model = tmp_path / "problems.jsonl", tmp_path / "model"
     problems.write_text('{"id": "1", "problem": "1 + 1?", "answer": "2"}\n')
     model.mkdir()
     for name in ("config.json", "model.safetensors"):
         (model / name).write_text("{}")
-    key = words.split()[0].strip("-").replace("-", "_")
+    key = words.split()[0]
     evaluate = f"eval {model} --benchmark {problems} -o {tmp_path / 'out'} {words}"
     solution = f"data solve {problems} -o {tmp_path / 'solved.jsonl'} --model {model} {words}"
     for line, start in ((evaluate, None), (solution, solve)):
         command, rest = find_command(line.split())
-        with pytest.raises(ConfigError, match=f"^{key}: Input should be"):
+        with pytest.raises(ConfigError, match=f"^{key}: expected"):
             (start or command.module.run)(command.parser().parse_args(rest))
 
 

@@ -62,7 +62,9 @@ def test_a_missing_or_unknown_command_is_a_usage_error(words, capsys):
     with pytest.raises(SystemExit) as stopped:
         command.parser().parse_args(rest)
     assert stopped.value.code == 2
-    assert "usage: calopd" in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert "--help`" in line
 
 
 @pytest.mark.parametrize(
