@@ -43,8 +43,10 @@ demo: $(READY) ## train the demo student with Cal-OPD through the real services,
 demo-models: $(READY) ## generate the demo's models and data again from their seed
 	$(BIN)/python -m examples.make_demo --out examples/demo
 
-test: $(READY) ## run all tests
-	$(BIN)/python -m pytest
+# Each process of the tests starts services of its own: two of them want about 6 GB.
+JOBS ?= 2
+test: $(READY) ## run all tests, in JOBS=2 processes
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 test-fast: $(READY) ## run the fast tests only
 	$(BIN)/python -m pytest -m "not slow"
