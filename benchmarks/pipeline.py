@@ -179,7 +179,7 @@ def measure(folder: Path, wanted: Callable[[str], bool]) -> dict[str, Any]:
         assert same["step"] == learner.lines[0]["step"], "steps with the same lengths"
         results["vs_phases"] = round(same["seconds"] / learner.lines[0]["seconds"], 3)
     if wanted("stale_1"):
-        stale = replace(LEARNER_BOUND, settings={"run": {"max_staleness": 1}})
+        stale = replace(LEARNER_BOUND, time_scale=2 * LEARNER_BOUND.time_scale, settings={"run": {"max_staleness": 1}})
         results["step_over_busiest_stale_1"] = round(busiest(run("stale_1", stale, folder)), 3)
     if two is not None and wanted("replicas"):
         one = tokens_per_second(run("replicas_1", with_replicas(1), folder))
@@ -195,13 +195,16 @@ def measure(folder: Path, wanted: Callable[[str], bool]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", default=[], help="a part, for example learner_bound; writes nothing")
+    parser.add_argument("--only", action="append", default=[], help="measure a part again, for example stale_1")
     arguments = parser.parse_args()
     with TemporaryDirectory() as folder:
         results = measure(Path(folder), lambda part: not arguments.only or part in arguments.only)
     print(json.dumps(results, indent=1))
-    if not arguments.only:
-        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    known: dict[str, Any] = json.loads(RESULTS.read_text()) if arguments.only and RESULTS.exists() else {}
+    for key, value in results.items():
+        merges = isinstance(value, dict) and isinstance(known.get(key), dict)
+        known[key] = {**known[key], **value} if merges else value
+    RESULTS.write_text(json.dumps(known, indent=1) + "\n")
 
 
 if __name__ == "__main__":

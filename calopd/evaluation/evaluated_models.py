@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from calopd.core.errors import ConfigError
+from calopd.core.options import EMULATED
 from calopd.rundir import checkpoints
 from calopd.rundir.layout import RunDir
 
@@ -63,6 +64,8 @@ def _of_run(run: RunDir, version: int | None, kind: Path | None = None) -> Model
         student, section = config["student"]["path"], config.get("run", {})
     except (OSError, KeyError):
         raise ConfigError(f"{run} has no {run.config.name} with student.path: expected a run directory") from None
+    if config.get("learner", {}).get("engine") == EMULATED:
+        raise ConfigError(f"{run} is an emulated run, which trained no model: there is nothing to evaluate")
     name = run.path.resolve().name
     published = Path(section["policies"]) / section["name"] if section.get("policies") else run.policies
     policies, saved = policy_versions(published), checkpoints.steps(run)

@@ -10,8 +10,10 @@ from calopd.config import Config, load_config
 from calopd.core.errors import ConfigError
 from calopd.core.score_checks import check_scores
 from calopd.core.types import Sampling, ScoreOptions
+from calopd.evaluation.evaluated_models import resolve
 from calopd.planning.emulation import Emulation, Pacer
 from calopd.planning.lengths import length_of_seed
+from calopd.rundir.recorded_ratios import recorded_ratios
 from services.rollout import engines as sampling
 from services.rollout.engines.emulated_sampler import EmulatedSampler
 from services.rollout.engines.sampling_engine import SampleRequest
@@ -161,3 +163,12 @@ def test_names_say_that_nothing_was_computed(config: Config, tmp_path: Path):
     assert emulation(config).name == "emulated h100"
     assert sampler(config).name.startswith("emulated")
     assert scoring.build_engine(config.teacher, emulation(config)).revision.startswith("emulated")
+
+
+def test_the_results_of_an_emulated_run_are_not_used_as_those_of_a_real_one(config: Config, tmp_path: Path):
+    (tmp_path / "config.toml").write_text(config.to_toml())
+    (tmp_path / "summary.json").write_text('{"emulated": true}')
+    with pytest.raises(ConfigError, match="trained no model"):
+        resolve(str(tmp_path))
+    with pytest.raises(ConfigError, match="ratios mean nothing"):
+        recorded_ratios(tmp_path, "zero_ratio", 1)

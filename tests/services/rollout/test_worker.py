@@ -1,10 +1,12 @@
 """A worker without its process: real engine, real queue, no teacher."""
 
 import asyncio
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 from safetensors.torch import load_file
 
@@ -15,8 +17,10 @@ from calopd.models.prompts import Prompts
 from calopd.models.tokenizers import load_tokenizer
 from calopd.rundir.policies import publish_policy
 from calopd.transport.queue import Queue, open_queue
+from services.rollout.engines.sampling_engine import Finished, SampleRequest
 from services.rollout.engines.torch_sampler import TorchSampler
 from services.rollout.sampler import SamplingLoop
+from services.rollout.step_share import StepShare
 from services.rollout.worker import Worker
 from tests.conftest import Server
 from tests.ports import free_port
@@ -82,3 +86,72 @@ def test_a_ticket_that_was_issued_early_is_sampled_from_the_newest_policy(tiny, 
     queue.announce_policy(4, shas[1])
     assert sampled(worker, early).policy_version == 4
     assert sampled(worker, fixed).policy_version == 3
+
+
+class HeldSampler:
+    """An engine that completes nothing until it is released."""
+
+    name = "held"
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+        self._running: dict[int, SampleRequest] = {}
+
+    def add(self, key: int, request: SampleRequest) -> None:
+        self._running[key] = request
+
+    def step(self) -> list[Finished]:
+        if not self.released.wait(0.01):
+            return []
+        ids, logprobs = np.full(4, 9, np.int32), np.full(4, -1.0, np.float32)
+        running, self._running = self._running, {}
+        return [Finished(key, ids, logprobs, truncated=True) for key in running]
+
+    def abort(self, keys: set[int]) -> None: ...
+
+    def load(self, directory: Path) -> None: ...
+
+
+def test_a_worker_takes_its_share_of_a_step_and_then_what_is_left(tiny, tmp_path, queue: Queue):
+    """Two workers are expected, one has started: it samples half of the step at once, however many it could."""
+    engine = HeldSampler()
+    sampler = SamplingLoop(cast(Any, engine))
+    prompts = Prompts(
+        load_tokenizer(tiny.student), load_problems(tiny.train), seed=0, max_prompt_tokens=256, max_context_tokens=512
+    )
+    prefetched: list[int] = []
+
+    def upcoming(step: int) -> list[str]:
+        prefetched.append(step)
+        return ["p0-7"]
+
+    tickets = [Ticket("r", "step-000000", i, f"p0-{i}", 0, i, 0, Sampling(1.0, 1.0, 8), ()) for i in range(8)]
+
+    async def watch() -> None:
+        worker = Worker(
+            "w",
+            queue=queue,
+            sampler=sampler,
+            teacher=cast(Any, None),
+            prompts=prompts,
+            policies=tmp_path / "policies",
+            max_in_flight=16,
+            lease_seconds=10.0,
+            max_deliveries=3,
+            share=StepShare(len(tickets), replicas=2),
+            upcoming=upcoming,
+        )
+        working = asyncio.create_task(worker.run())
+        while queue.depth().claimed < 4:
+            await asyncio.sleep(0.01)
+        assert (queue.depth().claimed, queue.depth().waiting) == (4, 4)
+        engine.released.set()
+        while len(queue.arrivals("step-000000", block_seconds=0.01)) < 8:
+            await asyncio.sleep(0.01)
+        working.cancel()
+
+    queue.join()
+    queue.open_batch("step-000000", tickets)
+    asyncio.run(watch())
+    sampler.stop()
+    assert prefetched == [1], "the prompts of the next step, once"
