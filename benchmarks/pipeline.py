@@ -23,7 +23,7 @@ lengths as the paper's: mean 9,270, median 7,758, a fifth cut at 16,384.
 import argparse
 import json
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -167,44 +167,52 @@ def bound(folder: Path, results: dict[str, Any], name: str, split: Split) -> Run
     return found
 
 
-def measure(folder: Path, wanted: Callable[[str], bool]) -> dict[str, Any]:
+def measure(folder: Path, wanted: Callable[[str], bool]) -> Iterator[dict[str, Any]]:
+    """The results so far, after every part."""
     results: dict[str, Any] = {}
     learner = bound(folder, results, "learner_bound", LEARNER_BOUND) if wanted("learner_bound") else None
+    yield results
     if wanted("teacher_bound"):
         bound(folder, results, "teacher_bound", TEACHER_BOUND)
+        yield results
     two = bound(folder, results, "rollout_bound", ROLLOUT_BOUND) if wanted("rollout_bound") else None
+    yield results
     if learner is not None and wanted("phases"):
         phases = replace(LEARNER_BOUND, steps=2, settings={"emulation": {"phases": True}})
         (same,) = run("phases", phases, folder).lines
         assert same["step"] == learner.lines[0]["step"], "steps with the same lengths"
         results["vs_phases"] = round(same["seconds"] / learner.lines[0]["seconds"], 3)
-    if wanted("stale_1"):
-        stale = replace(LEARNER_BOUND, time_scale=2 * LEARNER_BOUND.time_scale, settings={"run": {"max_staleness": 1}})
-        results["step_over_busiest_stale_1"] = round(busiest(run("stale_1", stale, folder)), 3)
+        yield results
+    if wanted("instant"):
+        results["instant"] = instant(folder)
+        yield results
     if two is not None and wanted("replicas"):
         one = tokens_per_second(run("replicas_1", with_replicas(1), folder))
         four = tokens_per_second(run("replicas_4", with_replicas(4), folder))
         rates = {"2": tokens_per_second(two) / 2, "4": four / 4}
         results["replica_scaling"] = {count: round(rate / one, 3) for count, rate in rates.items()}
-    if wanted("instant"):
-        results["instant"] = instant(folder)
+        yield results
+    if wanted("stale_1"):
+        stale = replace(LEARNER_BOUND, time_scale=2 * LEARNER_BOUND.time_scale, settings={"run": {"max_staleness": 1}})
+        results["step_over_busiest_stale_1"] = round(busiest(run("stale_1", stale, folder)), 3)
+        yield results
     if wanted("flow"):
         results["flow"] = flow(folder)
-    return results
+        yield results
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", default=[], help="measure a part again, for example stale_1")
     arguments = parser.parse_args()
-    with TemporaryDirectory() as folder:
-        results = measure(Path(folder), lambda part: not arguments.only or part in arguments.only)
-    print(json.dumps(results, indent=1))
     known: dict[str, Any] = json.loads(RESULTS.read_text()) if arguments.only and RESULTS.exists() else {}
-    for key, value in results.items():
-        merges = isinstance(value, dict) and isinstance(known.get(key), dict)
-        known[key] = {**known[key], **value} if merges else value
-    RESULTS.write_text(json.dumps(known, indent=1) + "\n")
+    with TemporaryDirectory() as folder:
+        for results in measure(Path(folder), lambda part: not arguments.only or part in arguments.only):
+            for key, value in results.items():
+                merges = isinstance(value, dict) and isinstance(known.get(key), dict)
+                known[key] = {**known[key], **value} if merges else value
+            RESULTS.write_text(json.dumps(known, indent=1) + "\n")
+    print(json.dumps(known, indent=1))
 
 
 if __name__ == "__main__":
