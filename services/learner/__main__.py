@@ -15,11 +15,13 @@ def main() -> None:
 
     from calopd.models.devices import set_threads
     from services.learner.loop import TrainingLoop
+    from services.learner.peer_loss import exit_if_peer_lost
     from services.learner.ranks import Ranks
 
     set_threads(config.learner.threads)
-    ranks = Ranks(config.learner)
-    TrainingLoop(config, ranks).run()
+    with exit_if_peer_lost():
+        ranks = Ranks(config.learner)
+        TrainingLoop(config, ranks).run()
     ranks.close()
 
 

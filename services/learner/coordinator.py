@@ -179,6 +179,7 @@ class Coordinator:
         """Write the summary of the run, and close the trackers."""
         write_summary(self._run_dir, self._config, record)
         self._trackers.close()
+        log.info("the run is complete: %d steps; the trained student is in %s", record.step, self._run_dir.model)
 
 
 class Follower:

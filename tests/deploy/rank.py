@@ -7,6 +7,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from services.learner.peer_loss import exit_if_peer_lost
+
 
 def main(file: Path, steps: int) -> None:
     dist.init_process_group("gloo")
@@ -22,4 +24,5 @@ def main(file: Path, steps: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    with exit_if_peer_lost():
+        main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -82,5 +82,5 @@ def test_either_pod_may_be_lost(tmp_path: Path, monkeypatch) -> None:
         for pod in pods:
             pod.end()
     assert file.read_text() == str(STEPS)
-    assert all(pod.exit_codes[-1] == 0 for pod in pods)
-    assert all(-signal.SIGKILL in pod.exit_codes for pod in pods)
+    # A pod fails only if it is lost itself: its Job waits longer after every failed pod.
+    assert [pod.exit_codes for pod in pods] == [[-signal.SIGKILL, 0]] * 2
