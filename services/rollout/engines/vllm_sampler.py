@@ -1,6 +1,8 @@
 """Sampling with vLLM: continuous batching, one seed per request, live weight updates."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,12 +31,31 @@ class PolicyLoader:
         from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
         runner: Any = require(self, vllm_interface.WORKER).model_runner
-        runner.reload_weights(weights_path=directory)
+        with _expected_warnings_hidden(runner.get_model()):
+            runner.reload_weights(weights_path=directory)
         # On CPU the LM head is a packed copy. With tied embeddings no tensor of a checkpoint has its name, so that
         # without this the old head would be used without any error.
         for module in runner.get_model().modules():
             if isinstance(module, ParallelLMHead) and hasattr(module, "quant_method"):
                 module.quant_method.process_weights_after_loading(module)
+
+
+@contextmanager
+def _expected_warnings_hidden(model: Any) -> Iterator[None]:
+    """Hide "Failed to load weights" of layers without tensors in a policy: tables of positions, a tied LM head."""
+    tied = bool(getattr(getattr(model, "config", None), "tie_word_embeddings", False))
+
+    def unexpected(record: logging.LogRecord) -> bool:
+        layer = str(record.args[0]) if isinstance(record.args, tuple) and record.args else ""
+        expected = layer.endswith("RotaryEmbedding") or (tied and layer == "ParallelLMHead")
+        return not (expected and "Failed to load weights" in record.msg)
+
+    reload_log = logging.getLogger("vllm.model_executor.model_loader.reload.layerwise")
+    reload_log.addFilter(unexpected)
+    try:
+        yield
+    finally:
+        reload_log.removeFilter(unexpected)
 
 
 class VllmSampler:
