@@ -8,7 +8,10 @@ UV := uv==0.13.8
 
 # `docker compose` if it is available, else the older docker-compose.
 COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
-ON_CPU := -f docker-compose.yml -f docker-compose.cpu.yml
+ON_GPU := docker-compose.yml:docker-compose.override.yml
+ON_CPU := docker-compose.yml:docker-compose.cpu.yml
+# A variable of the environment, else of .env, else a default: the order of compose.
+setting = $${$(1):-$$(sed -n 's/^$(1)=//p' .env | tail -1 | grep . || echo $(2))}
 # Old versions need these variables to build with BuildKit.
 export DOCKER_BUILDKIT := 1
 export COMPOSE_DOCKER_CLI_BUILD := 1
@@ -20,7 +23,7 @@ GPU := build/gpu
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-gpu demo demo-models test test-fast golden lint type proto proto-check docs docs-check lock clean
 .PHONY: bench bench-pipeline bench-packing bench-policies bench-memory bench-answers bench-teacher bench-teacher-engines load-teacher bench-tsd
-.PHONY: up up-cpu down compose dashboards k8s-render test-deploy test-compose test-fresh test-gpu
+.PHONY: up up-cpu down compose dashboards dashboard-pictures k8s-render k8s-up k8s-status k8s-logs k8s-stop test-deploy test-compose test-k8s test-fresh test-gpu
 
 help: ## list all targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -111,19 +114,27 @@ load-teacher: $(READY) ## load test: 64 clients on two teachers for two minutes,
 	$(BIN)/python -m benchmarks.teacher_load
 
 up: .env ## start the whole system in containers on this host's GPUs, as [resources] of CONFIG in .env places them
-	$(COMPOSE) build
-	@$(COMPOSE) run --rm --no-deps -T --user "$$(id -u):$$(id -g)" -v "$(CURDIR):/src:ro" -w /src models \
-	  python -m deploy.docker.compose "$${CONFIG:-$$(sed -n 's/^CONFIG=//p' .env)}" > .override.yml \
-	  && mv .override.yml docker-compose.override.yml || { rm -f .override.yml; exit 1; }
-	$(COMPOSE) up -d
-	@echo "Grafana: http://127.0.0.1:$${GRAFANA_PORT:-3000} (admin, GRAFANA_PASSWORD of .env); logs: $(COMPOSE) logs -f learner"
+	@deploy/docker/build.sh "$(call setting,IMAGE_TAG,local)"
+	@docker run --rm --network none --user "$$(id -u):$$(id -g)" -v "$(CURDIR):/src:ro" -w /src \
+	  "calopd/learner:$(call setting,IMAGE_TAG,local)" python -m deploy.docker.compose "$(call setting,CONFIG,)" > .override.yml \
+	  || { rm -f .override.yml; exit 1; }
+	@cmp -s .override.yml docker-compose.override.yml || test -z "$$($(COMPOSE) ps -q)" || $(MAKE) -s down
+	@mv .override.yml docker-compose.override.yml
+	@$(call start,$(ON_GPU))
 
 up-cpu: .env ## start the demo in containers, without GPUs
-	$(COMPOSE) $(ON_CPU) up -d --build
-	@echo "Grafana: http://127.0.0.1:$${GRAFANA_PORT:-3000} (admin, GRAFANA_PASSWORD of .env); logs: $(COMPOSE) $(ON_CPU) logs -f learner-cpu"
+	@deploy/docker/build.sh "$(call setting,IMAGE_TAG,local)-cpu" python:3.11-slim-bookworm
+	@$(call start,$(ON_CPU))
+
+# Another stack than the one of .env replaces it: the size of the tmpfs for policies cannot change in place.
+start = grep -qx "COMPOSE_FILE=$(1)" .env || test -z "$$($(COMPOSE) ps -q)" || $(MAKE) -s down; \
+  umask 077; { grep -v '^COMPOSE_FILE=' .env; echo "COMPOSE_FILE=$(1)"; } > .env.new && mv .env.new .env; \
+  $(COMPOSE) up -d --no-build --remove-orphans \
+  && echo "Grafana: http://127.0.0.1:$(call setting,GRAFANA_PORT,3000) (admin, GRAFANA_PASSWORD of .env); logs: $(COMPOSE) logs -f learner"
 
 down: .env ## stop the containers; the volumes keep runs, models and metrics
-	$(COMPOSE) $(ON_CPU) -f docker-compose.override.yml down --remove-orphans
+	$(COMPOSE) down --remove-orphans
+	@docker volume ls -q --filter "name=^$(call setting,COMPOSE_PROJECT_NAME,$(notdir $(CURDIR)))_policies$$" | xargs -r docker volume rm >/dev/null
 
 .env: | .env.example
 	@umask 077; for name in CALOPD_TOKEN REDIS_PASSWORD GRAFANA_PASSWORD; do \
@@ -133,17 +144,23 @@ down: .env ## stop the containers; the volumes keep runs, models and metrics
 dashboards: $(READY) ## generate the Grafana dashboards and the rules for the Prometheus operator
 	$(BIN)/python -m deploy.monitoring.grafana.dashboards
 
+dashboard-pictures: $(READY) ## draw docs/images/dashboard-*.png from the running stack's Prometheus; ARGS="--minutes 20"; needs Chromium
+	$(BIN)/python -m deploy.monitoring.grafana.pictures --prometheus "http://127.0.0.1:$(call setting,PROMETHEUS_PORT,9090)" $(ARGS)
+
 compose: $(READY) ## write docker-compose.override.yml for the default pair
 	$(BIN)/python -m deploy.docker.compose > .override.yml && mv .override.yml docker-compose.override.yml
 
-k8s-render: deploy/k8s/secrets/secrets.env ## render the manifests of every overlay into build/k8s/
-	@mkdir -p build/k8s
-	@for overlay in cpu-demo gpu-8 gpu-multi; do kubectl kustomize deploy/k8s/overlays/$$overlay > build/k8s/$$overlay.yaml && echo build/k8s/$$overlay.yaml; done
+k8s-render: ## render the manifests of every overlay into build/k8s/; they contain the secrets
+	@deploy/k8s/cluster.sh secrets
+	@mkdir -p build; umask 077; mkdir -p build/k8s; for overlay in $(notdir $(wildcard deploy/k8s/overlays/*)); do rm -f build/k8s/$$overlay.yaml; \
+	  kubectl kustomize deploy/k8s/overlays/$$overlay > build/k8s/$$overlay.yaml && echo build/k8s/$$overlay.yaml || exit 1; done
 
-deploy/k8s/secrets/secrets.env: | deploy/k8s/secrets/secrets.env.example
-	@umask 077; for name in CALOPD_TOKEN REDIS_PASSWORD; do \
-	  echo "s/^$$name=$$/$$name=$$(od -An -N24 -tx1 /dev/urandom | tr -d ' \n')/"; done | sed -f - $@.example > $@
-	@echo "created $@ with new secrets"
+OVERLAY ?= gpu-8
+k8s-up: ## install, start, change, upgrade or resume the run of OVERLAY (default: gpu-8) on the cluster of kubectl
+	@deploy/k8s/cluster.sh up $(OVERLAY)
+
+k8s-status k8s-logs k8s-stop: k8s-%: ## k8s-status, k8s-logs: show the run on the cluster; k8s-stop: stop it, k8s-up resumes it
+	@deploy/k8s/cluster.sh $*
 
 # The checks skip tools that cannot be installed, and report it.
 $(DEPLOY)/.ready: requirements/deploy.lock tests/deploy/grafana/package.json
@@ -160,6 +177,10 @@ test-deploy: $(READY) $(DEPLOY)/.ready ## check images, compose, Kubernetes and 
 
 test-compose: $(READY) ## with a Docker engine: start the CPU stack, train to the end, kill each role, stop it
 	CALOPD_TEST_DEPLOY=engine $(BIN)/python -m pytest -s --timeout=3600 tests/deploy/test_rendezvous.py tests/deploy/test_stack.py
+
+K8S_BIN ?=
+test-k8s: $(READY) ## with etcd and the binaries of a control plane in K8S_BIN: apply every overlay to it, with fake nodes
+	CALOPD_TEST_DEPLOY=cluster K8S_BIN="$(K8S_BIN)" $(BIN)/python -m pytest -s -rs --timeout=1800 tests/deploy/test_control_plane.py
 
 test-fresh: $(READY) ## with a Docker engine: make setup and make demo on a new machine, a container of plain Debian
 	$(BIN)/python -m tests.deploy.fresh_machine

@@ -25,15 +25,18 @@ from tests.deploy import manifests, promql
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / "build" / "deploy"
-OVERLAYS = ("cpu-demo", "gpu-8", "gpu-multi")
+OVERLAYS = ("cpu-demo", "gpu-8", "gpu-multi", "my-cluster.example")
 KUBERNETES = ("1.31", "1.37")
 OPERATORS = {"monitoring.coreos.com/v1", "cert-manager.io/v1"}
 """Kinds of operators: no validator here knows their schemas."""
+NEEDED = {"gpu-multi": {"cert-manager.io/v1"}}
+"""Operators that docs/deploy.md requires; any other would make `kubectl apply` fail on a plain cluster."""
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE", "VLLM_CACHE_ROOT")
 COMPOSE_FILES = ("docker-compose.yml", "docker-compose.override.yml")
 """Files that `docker compose` reads if no other is named."""
 SET_BY_MAKE = {"CALOPD_VERSION", "REVISION", "TORCH_INDEX", "PIP_EXTRA_INDEX_URL", "DEMO_CONFIG"}
-READ_BY_MAKE = {"CONFIG"}
+READ_BY_OTHERS = {"CONFIG", "PIP_CONF", "CA_BUNDLE", "BUILD_FLAGS", "COMPOSE_PROJECT_NAME", "COMPOSE_FILE"}
+"""By make, by deploy/docker/build.sh and by compose itself."""
 SECRETS = {"CALOPD_TOKEN": "token", "REDIS_PASSWORD": "password", "GRAFANA_PASSWORD": "password"}
 
 
@@ -79,17 +82,20 @@ def compose_command() -> list[str]:
     return [tool("docker-compose")]
 
 
+STACKS = ("docker-compose.yml:docker-compose.override.yml", "docker-compose.yml:docker-compose.cpu.yml")
+"""Values of COMPOSE_FILE: on GPUs, without."""
+
+
 def compose_config(root: Path) -> Iterator[str]:
-    """All combinations load, and none does without its secrets."""
+    """Both stacks load, and neither does without its secrets."""
     command = compose_command()
-    on_cpu = ["-f", "docker-compose.yml", "-f", "docker-compose.cpu.yml"]
-    for files in ([], on_cpu, [*on_cpu, "-f", "docker-compose.override.yml"]):
-        code, said = run([*command, *files, "config", "-q"], root, **SECRETS)
+    for files in STACKS:
+        code, said = run([*command, "config", "-q"], root, COMPOSE_FILE=files, **SECRETS)
         if code:
-            yield f"{' '.join(files)}: {said}"
-    code, _ = run([*command, "config", "-q"], root, CALOPD_TOKEN="", REDIS_PASSWORD="", GRAFANA_PASSWORD="")
-    if not code:
-        yield "docker-compose.yml loads although its secrets are not set"
+            yield f"{files}: {said}"
+        code, _ = run([*command, "config", "-q"], root, COMPOSE_FILE=files, **dict.fromkeys(SECRETS, ""))
+        if not code:
+            yield f"{files} loads although its secrets are not set"
 
 
 def compose_gpus(root: Path) -> Iterator[str]:
@@ -124,7 +130,7 @@ def compose_variables(root: Path) -> Iterator[str]:
     example = (root / ".env.example").read_text()
     explained = set(re.findall(r"\b[A-Z][A-Z_]{3,}\b", example))
     yield from (f".env.example does not explain {name}" for name in sorted(used - explained))
-    given = set(re.findall(r"^([A-Z_]+)=", example, re.MULTILINE)) - READ_BY_MAKE
+    given = set(re.findall(r"^([A-Z_]+)=", example, re.MULTILINE)) - READ_BY_OTHERS
     yield from (f".env.example sets {name}, which no compose file uses" for name in sorted(given - used))
 
 
@@ -160,6 +166,8 @@ def kubernetes(root: Path) -> Iterator[str]:
     for overlay in OVERLAYS:
         objects = render(root, overlay)
         yield from (f"{overlay}: {fault}" for fault in manifests.faults(objects))
+        unwanted = {o["apiVersion"] for o in objects} & OPERATORS - NEEDED.get(overlay, set())
+        yield from (f"{overlay}: needs the operator of {version}" for version in sorted(unwanted))
         if overlay == "gpu-8" and manifests.gpus(objects) != 8:
             yield f"gpu-8 asks for {manifests.gpus(objects)} GPUs"
         chosen = root / "configs" / manifests.chosen_config(objects)

@@ -2,5 +2,9 @@
 
 import os
 
-WANTED = {"tools": ["test_planted.py"], "engine": ["test_rendezvous.py", "test_stack.py"]}
+WANTED = {
+    "tools": ["test_planted.py"],
+    "engine": ["test_rendezvous.py", "test_stack.py"],
+    "cluster": ["test_control_plane.py"],
+}
 collect_ignore = [file for name in WANTED if os.environ.get("CALOPD_TEST_DEPLOY") != name for file in WANTED[name]]

@@ -84,16 +84,29 @@ TAG = "local-cpu"
 """The tag that docker-compose.cpu.yml uses by default."""
 
 
-def build_roles() -> None:
-    """The three services as `calopd/<role>:<TAG>`."""
+def build_roles(revision: str = "unknown") -> None:
+    """The three services as `calopd/<role>:<TAG>`, by the script that `make up-cpu` uses; its steps are shown."""
     with package_settings(*INDEXES, "find-links") as (conf, certificates):
-        secrets = ["--secret", f"id=pip_conf,src={conf}", "--secret", f"id=ca,src={certificates}"]
-        for role in ROLES:
-            docker(
-                "build", "--network=host", "-f", "deploy/docker/Dockerfile", "--target", role, "--build-arg",
-                f"BASE={BASE}", "--build-arg", f"VERSION={calopd.__version__}", "-t", f"calopd/{role}:{TAG}",
-                *secrets, str(ROOT),
-            )  # fmt: skip
+        environment = {
+            "PIP_CONF": conf, "CA_BUNDLE": certificates, "BUILD_FLAGS": "--network=host --progress=plain",
+            "CALOPD_VERSION": calopd.__version__, "REVISION": revision, "DOCKER": DOCKER,
+        }  # fmt: skip
+        with subprocess.Popen(
+            [str(ROOT / "deploy/docker/build.sh"), TAG, BASE],
+            env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        ) as build:  # fmt: skip
+            assert build.stdout is not None
+            said = [line for line in build.stdout if not _show(line)]
+        if build.returncode:
+            raise RuntimeError(f"deploy/docker/build.sh: exit code {build.returncode}\n{''.join(said)[-4000:]}")
+
+
+def _show(line: str) -> bool:
+    """Print what is being built, and the steps of it that take long."""
+    shown = bool(re.match(r"building |#\d+ \[.*\] |#\d+ DONE [1-9]\d*\.", line))
+    if shown:
+        print(f"  {line.rstrip()}", flush=True)
+    return shown
 
 
 @contextlib.contextmanager
