@@ -50,7 +50,7 @@ def faults(objects: list[Object]) -> list[str]:
     ]
     spread = {thing["metadata"].get("namespace", "calopd") for thing in objects}
     found += [f"objects in the namespaces {sorted(spread)}"] if spread != {"calopd"} else []
-    for check in (_selectors, _ports, _resources, _references, _security):
+    for check in (_selectors, _ports, _resources, _references, _security, _replicas):
         found += check(objects)
     return found
 
@@ -187,13 +187,36 @@ def _security(objects: list[Object]) -> Iterator[str]:
                 yield f"{name_of(thing)}: {container['name']} is not restricted"
 
 
+def copies(thing: Object, objects: list[Object]) -> int:
+    """Pods of a workload: replicas or completions, or the least number of the autoscaler that owns it."""
+    scaler = _autoscaler(thing, objects)
+    if scaler:
+        return int(scaler["spec"]["minReplicas"])
+    return int(thing["spec"].get("replicas", thing["spec"].get("completions", 1)))
+
+
+def _autoscaler(thing: Object, objects: list[Object]) -> Object | None:
+    for scaler in objects:
+        if scaler["kind"] == "HorizontalPodAutoscaler":
+            target = scaler["spec"]["scaleTargetRef"]
+            if f"{target['kind']}/{target['name']}" == name_of(thing):
+                return scaler
+    return None
+
+
+def _replicas(objects: list[Object]) -> Iterator[str]:
+    """A number beside an autoscaler undoes its work whenever the manifests are applied."""
+    for thing, _ in pods(objects):
+        if _autoscaler(thing, objects) and "replicas" in thing["spec"]:
+            yield f"{name_of(thing)}: sets replicas, which an autoscaler owns"
+
+
 def gpus(objects: list[Object]) -> int:
     """GPUs that an overlay asks for, over all replicas."""
     total = 0
     for thing, pod in pods(objects):
-        copies = thing["spec"].get("replicas", thing["spec"].get("completions", 1))
         each = sum(int(c.get("resources", {}).get("limits", {}).get("nvidia.com/gpu", 0)) for c in containers(pod))
-        total += copies * each
+        total += copies(thing, objects) * each
     return total
 
 
@@ -209,7 +232,7 @@ def misplaced(objects: list[Object], placement: Placement) -> Iterator[str]:
     """Replicas, ranks and GPUs that differ from the [resources] of the configuration."""
     for role, groups in (("teacher", placement.teachers), ("rollout", placement.rollouts)):
         thing = _workload(objects, role)
-        found = (thing["spec"]["replicas"], _gpus_of(thing))
+        found = (copies(thing, objects), _gpus_of(thing))
         if found != (len(groups), len(groups[0])):
             yield f"{found[0]} {role}s with {found[1]} GPUs each, [resources] says {len(groups)} with {len(groups[0])}"
     learner = _workload(objects, "learner")

@@ -86,6 +86,20 @@ PLANTED = {
         "--nproc-per-node=2",
         "2 ranks on 4 GPUs of a node",
     ),
+    "replicas beside an autoscaler": (
+        check.kubernetes,
+        "deploy/k8s/overlays/gpu-multi/kustomization.yaml",
+        "  - {name: rollout, count: 2}",
+        "  - {name: rollout, count: 2}\n  - {name: teacher, count: 2}",
+        "sets replicas, which an autoscaler owns",
+    ),
+    "operator that a plain cluster lacks": (
+        check.kubernetes,
+        "deploy/k8s/overlays/gpu-8/kustomization.yaml",
+        "  - ../../components/one-node",
+        "  - ../../components/one-node\n  - ../../components/monitoring",
+        "needs the operator of monitoring.coreos.com/v1",
+    ),
     "removed API": (
         check.kubernetes,
         "deploy/k8s/components/autoscaling/teacher.yaml",
