@@ -159,8 +159,14 @@ OVERLAY ?= gpu-8
 k8s-up: ## install, start, change, upgrade or resume the run of OVERLAY (default: gpu-8) on the cluster of kubectl
 	@deploy/k8s/cluster.sh up $(OVERLAY)
 
-k8s-status k8s-logs k8s-stop: k8s-%: ## k8s-status, k8s-logs: show the run on the cluster; k8s-stop: stop it, k8s-up resumes it
-	@deploy/k8s/cluster.sh $*
+k8s-status: ## show the pods of the run on the cluster, and how far it is
+	@deploy/k8s/cluster.sh status
+
+k8s-logs: ## follow the learner's log on the cluster
+	@deploy/k8s/cluster.sh logs
+
+k8s-stop: ## stop the run on the cluster and free its GPUs; k8s-up resumes it
+	@deploy/k8s/cluster.sh stop
 
 # The checks skip tools that cannot be installed, and report it.
 $(DEPLOY)/.ready: requirements/deploy.lock tests/deploy/grafana/package.json

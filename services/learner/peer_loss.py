@@ -5,8 +5,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-PEER_LOST_EXIT = 75
-"""Exit code of a rank that lost another one (EX_TEMPFAIL of sysexits.h)."""
+PEER_LOST_EXIT = 76
+"""Exit code of a rank that lost another one."""
 SIGNS = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "ncclRemoteError")
 """Parts of the messages of Gloo and NCCL; both raise RuntimeError, or a subclass of it."""
 

@@ -11,7 +11,9 @@ import pytest
 
 from calopd.config import load_config
 from calopd.core.errors import ConfigError
+from calopd.local.entry_point import TEMPORARY_EXIT
 from calopd.planning import overlay
+from services.learner.peer_loss import PEER_LOST_EXIT
 from tests.deploy import check, manifests
 from tests.deploy.test_scheduling import rendered
 
@@ -116,13 +118,11 @@ def test_applying_again_resumes_a_stopped_run(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", check.OVERLAYS)
-def test_the_loss_of_another_pod_is_no_failure_of_the_job(name: str) -> None:
-    from services.learner.peer_loss import PEER_LOST_EXIT
-
+def test_the_loss_of_another_pod_or_of_redis_is_no_failure_of_the_job(name: str) -> None:
     (job,) = (o for o in rendered(name) if manifests.name_of(o) == "Job/learner")
     rules = job["spec"]["podFailurePolicy"]["rules"]
     ignored = [rule["onExitCodes"]["values"] for rule in rules if rule["action"] == "Ignore" and "onExitCodes" in rule]
-    assert ignored == [[PEER_LOST_EXIT]]
+    assert ignored == [[TEMPORARY_EXIT, PEER_LOST_EXIT]]
 
 
 EXAMPLE = check.ROOT / "deploy/k8s/overlays/my-cluster.example/kustomization.yaml"
