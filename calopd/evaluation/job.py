@@ -81,7 +81,7 @@ class Job:
     def save(self, directory: EvaluationDir) -> None:
         """Write the job; raise ConfigError if the directory contains samples of another evaluation."""
         file = directory.job
-        if file.exists():
+        if file.exists() and any(journal.stat().st_size for journal in directory.journals):
             self._check_same(json.loads(file.read_text(encoding="utf-8")), directory)
         benchmarks = [
             {

@@ -120,8 +120,8 @@ def describe_failure(error: Exception) -> Failure | None:
         return Failure(str(error), CONFIG_ERROR_EXIT)
     if isinstance(error, UnicodeDecodeError):
         return Failure(f"a file is not UTF-8 text ({error}): save it with the encoding UTF-8", CONFIG_ERROR_EXIT)
-    if isinstance(error, OSError) and error.errno in _NOT_WRITABLE:
-        return Failure(f"{_file_error(error)}: {_NOT_WRITABLE[error.errno]}", CONFIG_ERROR_EXIT)
+    if isinstance(error, OSError) and (remedy := _NOT_WRITABLE.get(error.errno or 0)):
+        return Failure(f"{_file_error(error)}: {remedy}", CONFIG_ERROR_EXIT)
     if isinstance(error, OSError) and error.filename is not None and not supervised:
         return Failure(f"{_file_error(error)}: check the path", CONFIG_ERROR_EXIT)
     return None

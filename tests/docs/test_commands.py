@@ -39,23 +39,30 @@ NOT_EXECUTED = {
     ("calopd", "download"): "needs the hub; the file is loaded",
     ("calopd", "eval", "Qwen/Qwen3-1.7B"): "needs the hub and a GPU; its options are read",
 }
+SHORT = ["--max-tokens", "96", "--max-prompt-tokens", "256"]
+"""Lengths that fit the demo's models."""
 PLACEHOLDERS = {
-    "CONFIG": ["configs/demo.toml"], "SOURCE": ["examples/demo/heldout.jsonl"], "M": ["examples/demo/teacher"],
-    "STUDY": ["runs/tsd"], "OTHER": ["runs/tsd"], "[LABEL=]MODEL": ["examples/demo/student"], "…": [],
-    "NAMES": ["examples/demo/heldout.jsonl", "--max-tokens", "96", "--max-prompt-tokens", "256"],
-    "RESULTS": ["runs/demo/eval/student"],
+    "CONFIG": ["configs/demo.toml"], "SOURCE": ["four.jsonl"], "M": ["examples/demo/teacher"], "STUDY": ["runs/tsd"],
+    "OTHER": ["runs/tsd"], "[LABEL=]MODEL": ["examples/demo/student"], "…": [], "RESULTS": ["runs/demo/eval/student"],
+    "NAMES": ["examples/demo/heldout.jsonl", *SHORT],
 }  # fmt: skip
 """Words of a command that stand for something of the reader's."""
+TORCH = ("rollout.engine=torch", "teacher.threads=1", "rollout.threads=1")
 SMALL_RUN = (
-    "run.steps=1", "learner.trajectories=4", "evaluation.problems=2", "rollout.engine=torch", "rollout.max_tokens=16",
-    "evaluation.max_tokens=16", "teacher.threads=1", "rollout.threads=1",
+    *TORCH, "run.steps=1", "learner.trajectories=4", "evaluation.problems=2", "rollout.max_tokens=16",
+    "evaluation.max_tokens=16",
 )  # fmt: skip
-SETTINGS = [word for setting in SMALL_RUN for word in ("--set", setting)]
+
+
+def settings(*values: str) -> list[str]:
+    return [word for value in values for word in ("--set", value)]
+
+
 SMALL = {
-    ("run",): SETTINGS,
+    ("run",): settings(*SMALL_RUN),
     ("eval",): ["--engine", "torch", "--problems", "2", "-n", "1", "--max-tokens", "16"],
-    ("data", "solve"): ["--engine", "torch", "--max-tokens", "16", "--max-prompt-tokens", "256"],
-    ("tsd", "collect"): ["--rollouts", "4", *SETTINGS],
+    ("data", "solve"): ["--engine", "torch"],
+    ("tsd", "collect"): ["--rollouts", "4", *settings(*TORCH)],
 }
 """Options that make a command small; a later option replaces an earlier one."""
 ORDER = ("run", "report", "eval", "eval compare", "data prepare", "data solve", "data negatives", "tsd collect",
@@ -109,6 +116,8 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tutorial = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
     method = next(block for block in tutorial.split("```python\n")[1:] if "METHOD = Method(" in block)
     (tmp_path / "my_method.py").write_text(method.partition("```")[0])
+    problems = (ROOT / "examples" / "demo" / "heldout.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    (tmp_path / "four.jsonl").write_text("".join(problems[:4]))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(webbrowser, "open", lambda url: True)
     for name in [name for name in os.environ if name.startswith("CALOPD")]:
@@ -160,10 +169,10 @@ def test_documented_commands_do_what_the_page_says(workspace, monkeypatch, capfd
     commands = [c for c in COMMANDS if c.words[0] == "calopd" and not reason_not_executed(c)]
     monkeypatch.setattr(os, "execv", as_process)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    finished: set[tuple[str, ...]] = set()
+    finished: dict[tuple[str, ...], Path] = {}
     for command in sorted(commands, key=key):
         found, rest = find_command(replaced(command.words[1:]))
-        words = [*found.words, *rest]
+        words = [*found.words, *rest, *(SHORT if found.words == ("data", "solve") else [])]
         if command.shown:
             assert execute(words, monkeypatch) == 78, command
             assert capfd.readouterr().err.splitlines()[-1] == command.shown, command
@@ -171,18 +180,28 @@ def test_documented_commands_do_what_the_page_says(workspace, monkeypatch, capfd
         if "--full" in words:  # loads the models: tests/doctor does that
             words[words.index("--full")] = "--quick"
         assert to_the_start(words, monkeypatch) == 0, (command, capfd.readouterr())
-        for folder in (workspace / "runs").glob("*"):
-            if not (folder / "summary.json").exists() and (folder / "run.json").exists():
-                shutil.rmtree(folder)  # a run that only began
-        if found.words in finished and found.words in SMALL and "-o" not in words:
-            shutil.copytree(workspace / "runs" / "demo", workspace / "runs" / name_of(words), dirs_exist_ok=True)
-            continue
-        finished.add(found.words)
-        assert execute([*words, *SMALL.get(found.words, [])], monkeypatch) == 0, (command, capfd.readouterr())
-    assert {("run",), ("eval",), ("data", "solve"), ("tsd", "collect"), ("tsd", "compare"), ("report",)} <= finished
+        remove_runs_that_only_began(workspace / "runs")
+        target = folder_of(found.words, words)
+        if found.words in (("run",), ("tsd", "collect")) and found.words in finished:
+            if target != finished[found.words]:  # one run and one study stand for all
+                shutil.copytree(finished[found.words], target, dirs_exist_ok=True)
+        elif found.words in SMALL:
+            assert execute([*words, *SMALL[found.words]], monkeypatch) == 0, (command, capfd.readouterr())
+        finished.setdefault(found.words, target)
+    assert {("run",), ("eval",), ("data", "solve"), ("tsd", "collect"), ("tsd", "compare"), ("report",)} <= set(
+        finished
+    )
 
 
-def name_of(words: list[str]) -> str:
-    """The name that a documented run has."""
+def remove_runs_that_only_began(runs: Path) -> None:
+    for folder in runs.glob("*"):
+        if (folder / "run.json").exists() and not (folder / "summary.json").exists():
+            shutil.rmtree(folder)
+
+
+def folder_of(command: tuple[str, ...], words: list[str]) -> Path:
+    """The folder that a run or a study writes."""
+    if command != ("run",):
+        return Path(words[words.index("-o") + 1]) if "-o" in words else Path()
     named = [word.partition("=")[2] for word in words if word.startswith("run.name=")]
-    return named[0] if named else "demo"
+    return Path("runs") / (named[0] if named else "demo")

@@ -71,7 +71,8 @@ def test_a_failure_says_whether_the_same_command_helps(tiny, tmp_path, monkeypat
 
 
 def test_progress_counts_the_samples_of_earlier_starts(tiny, tmp_path, monkeypatch):
-    job, directory, shown = job_of(tiny), EvaluationDir(tmp_path), []
+    job, directory = job_of(tiny), EvaluationDir(tmp_path)
+    shown: list[dict[str, object]] = []
     add_samples(directory, range(2), correct=False)
     monkeypatch.setattr(run_jobs, "LocalServices", lambda *_: StoppedServices(directory, None))
     monkeypatch.setattr(run_jobs.Progress, "update", lambda self, task, **values: shown.append(values))
