@@ -90,7 +90,7 @@ def guarded(main: Callable[[], None]) -> None:
         sys.exit(BROKEN_PIPE_EXIT)
     except Exception as error:
         failure = describe_failure(error)
-        tell_launcher(failure.message if failure else f"{type(error).__name__}: {error}")
+        tell_launcher(failure.message if failure else f"{type(error).__name__}: {error}", final=failure is not None)
         if failure is None:
             raise
         print(f"error: {failure.message}", file=sys.stderr)
@@ -149,8 +149,8 @@ def _file_error(error: OSError) -> str:
     return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
 
 
-def tell_launcher(message: str) -> None:
-    """Write the error file, unless another rank of the same service was faster; the exit code counts in any case."""
+def tell_launcher(message: str, *, final: bool) -> None:
+    """Write the error file. A crash does not replace the message of another rank, of which it may be a consequence."""
     if file := os.environ.get(ERROR_FILE.name):
-        with contextlib.suppress(OSError), Path(file).open("x", encoding="utf-8") as out:
+        with contextlib.suppress(OSError), Path(file).open("w" if final else "x", encoding="utf-8") as out:
             out.write(message)
