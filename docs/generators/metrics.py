@@ -38,8 +38,8 @@ that the samplers are pinned to. A tracker is one file in `calopd/tracking/` and
 A metric that is measured for every probe has one key per probe; in Prometheus the probe is the label `probe`.
 Prometheus metrics of the learner and of the rollouts have the label `run`.
 
-Each process is at any moment in one of three states. `seconds_<role>_<state>` are the mean over the processes of the role
-and add up to `seconds`:
+Each process is at any moment in one of three states. `seconds_<role>_<state>` are the mean over the processes of the
+role and add up to `seconds`:
 
 - **busy**: it computes. A rollout samples (for evaluations, too), a teacher scores, a learner rank runs forward,
   backward and optimizer step. Collectives of the ranks, in which one may wait for another, are part of their passes.
@@ -49,9 +49,9 @@ and add up to `seconds`:
   ranks have some.
 
 `seconds_busiest` is the largest of the three busy times: the time that the step would take if everything else
-overlapped with it. Rollouts and teachers send their clock with every result: their seconds of a step are those between the
-last results of two steps. A replica that sent nothing in a step counts as idle if `rollout.replicas`, `teacher.replicas` or
-`teacher.addresses` names it, else not at all.
+overlapped with it. Rollouts and teachers send their clock with every result: their seconds of a step are those between
+the last results of two steps. A replica that sent nothing in a step counts as idle if `rollout.replicas`,
+`teacher.replicas` or `teacher.addresses` names it, else not at all.
 """
 
 SERVICES = {
