@@ -18,6 +18,7 @@ from calopd.rundir.files import write_text
 from calopd.rundir.layout import RunDir
 from calopd.rundir.locks import exclusive, is_locked
 from calopd.rundir.run_id import ensure_run_id
+from calopd.tracking.trace import write_trace
 
 SERVER_SECONDS = 2.0
 """Time that a Redis server of the configuration has to answer before a run starts."""
@@ -45,8 +46,12 @@ def run(config: Config, *, resume: bool, overwrite: bool, chosen_ports: Collecti
                 _remove_earlier_run(run_dir)
             ensure_run_id(run_dir)
             write_text(run_dir.config, config.to_toml())
-            with LocalServices(run_dir.logs, (config.student.path, config.teacher.path)) as services:
-                _train(config, services, console)
+            try:
+                with LocalServices(run_dir.logs, (config.student.path, config.teacher.path)) as services:
+                    _train(config, services, console)
+            finally:
+                if (trace := write_trace(run_dir)) is not None:
+                    console.print(f"trace: {trace} (open it at https://ui.perfetto.dev)", highlight=False)
     from calopd.pages.report import write_report  # imports torch, which a failed start need not wait for
 
     report = write_report(run_dir)

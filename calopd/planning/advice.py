@@ -23,7 +23,7 @@ def advise(config: Config, role: Role, fits: Callable[[Config], bool]) -> str:
     kinds: set[str] = set()
     for words, changed in _changes(config, role):
         kind = words.split(" ")[0]
-        if kind not in kinds and fits(changed):
+        if kind not in kinds and _can_be_placed(changed) and fits(changed):
             kinds.add(kind)
             found.append(words)
         if len(found) == ALTERNATIVES:
@@ -31,6 +31,14 @@ def advise(config: Config, role: Role, fits: Callable[[Config], bool]) -> str:
     if not found:
         return "no single setting makes it fit: use a larger GPU, more GPUs or a smaller model"
     return "use " + ", or ".join(found)
+
+
+def _can_be_placed(config: Config) -> bool:
+    """Whether the host has the GPUs: more ranks need more of them."""
+    try:
+        return bool(config.placement)
+    except ValueError:
+        return False
 
 
 def _changes(config: Config, role: Role) -> Iterator[Change]:

@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 
 from calopd.config import Config
 from calopd.core.activity import Role
-from calopd.core.errors import ConfigError
 from calopd.planning.advice import advise
-from calopd.planning.gpus import CONTEXT_GIB, GPUS, usable_gib
+from calopd.planning.gpus import CONTEXT_GIB, gpu_named, usable_gib
 from calopd.planning.role_needs import Need, role_need
 
 SPARE = 0.10
@@ -56,12 +55,9 @@ def processes(config: Config) -> Iterator[tuple[Role, int, tuple[int, ...]]]:
 
 def gpu_memory(config: Config, gpu_gib: float | None = None) -> float | None:
     """Memory of a GPU: the given one, or that of `resources.gpu`; None if it is not stated."""
-    name = config.resources.gpu.lower()
-    if gpu_gib is not None or not name:
+    if gpu_gib is not None or not config.resources.gpu:
         return gpu_gib
-    if name not in GPUS:
-        raise ConfigError(f"resources.gpu is {config.resources.gpu!r}, expected one of {', '.join(GPUS)}")
-    return GPUS[name].memory_gib
+    return gpu_named(config.resources.gpu).memory_gib
 
 
 def role_fits(config: Config, gpu_gib: float | None = None) -> tuple[RoleFit, ...]:

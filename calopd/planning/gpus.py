@@ -8,6 +8,9 @@ versions of A100, H100, H200 and B200).
 
 from dataclasses import dataclass
 
+from calopd.config.nearest import nearest
+from calopd.core.errors import ConfigError
+
 GIB = 2**30
 
 CONTEXT_GIB = 0.6
@@ -49,3 +52,10 @@ GPUS = {
     )
 }
 """Name, as in `resources.gpu` -> GPU."""
+
+
+def gpu_named(name: str) -> GPU:
+    """The GPU of this name in any case; an unknown one is refused."""
+    if name.lower() not in GPUS:
+        raise ConfigError(f"the GPU {name!r} is not in the table{nearest(name.lower(), GPUS)}")
+    return GPUS[name.lower()]

@@ -1,5 +1,6 @@
 """Seconds of the roles by a roofline: FLOPs or bytes divided by what a GPU reaches of its peak."""
 
+import functools
 from dataclasses import dataclass
 
 from calopd.planning.gpus import GPU
@@ -10,28 +11,49 @@ BF16 = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Efficiency:
-    """Shares of a GPU's peak that the roles reach, and the speed of passing policies on.
+    """Shares of a GPU's peak that the roles reach, and the speed of passing policies on; `SOURCES` says why."""
 
-    Assumptions until they are measured: published figures for vLLM and FSDP on A100 and H100 lie near them.
-    """
-
-    decode_bandwidth: float = 0.6
+    decode_bandwidth: float = 0.7
     """Share of the memory bandwidth while sampling."""
-    decode_overhead_seconds: float = 0.004
+    decode_overhead_seconds: float = 0.002
     """Scheduling and sampling of one token for the whole batch."""
-    prefill: float = 0.5
+    prefill: float = 0.4
     """Share of the bf16 FLOP/s in the teacher's forward pass, and while a prompt is read."""
-    training: float = 0.4
-    """Share of the bf16 FLOP/s in forward and backward passes of the learner."""
+    mixture: float = 0.25
+    """The same for a mixture of experts."""
+    training: float = 0.35
+    """Share of the bf16 FLOP/s in forward and backward passes of the learner, recomputation included."""
     publish_bytes_per_second: float = 1.5e9
     """Gathering, writing and hashing of a policy."""
     load_bytes_per_second: float = 1.5e9
     """Verifying and loading of a policy by a rollout."""
 
+    def forward(self, shape: ModelShape) -> float:
+        """Share of the FLOP/s in a forward pass of this model."""
+        return self.mixture if shape.experts else self.prefill
+
 
 ASSUMED = Efficiency()
 
+_GPUSTACK = "https://github.com/gpustack/gpustack/blob/main/docs/performance-lab"
+_TORCHTITAN = "https://github.com/pytorch/torchtitan/blob/main/benchmarks/llama3_h100_202412_torchtitan.md"
+SOURCES: dict[str, str] = {
+    "decode_bandwidth": "vLLM 0.11 takes 7.4 ms per token for Qwen3-8B in bf16 on one H100 with 4 requests; the "
+    f"formula gives 8.6 ([GPUStack]({_GPUSTACK}/qwen3-8b/h100-latency.md))",
+    "decode_overhead_seconds": "the same measurement, which the two have to explain together",
+    "prefill": "vLLM 0.11 reads prompts of 32,000 tokens with Qwen3-14B on one H100 at 33 % of the peak by these "
+    f"formulas ([GPUStack]({_GPUSTACK}/qwen3-14b/h100.md)); a teacher samples nothing beside it",
+    "mixture": "vLLM 0.17 reads and writes 37,900 tokens/s with Qwen3.5-35B-A3B on one H200, 23 % of the peak for 3 B "
+    f"active parameters ([GPUStack]({_GPUSTACK}/qwen3.5-35b-a3b/h200.md))",
+    "training": "FSDP2 trains Llama 3.1 8B on 8 H100 of 500 W with 5,762 tokens/s per GPU, 6,667 if compiled: 30 % and "
+    f"35 % by these formulas ([torchtitan]({_TORCHTITAN})). Slower GPUs reach a larger share",
+    "publish_bytes_per_second": "an assumption: sha256 on one core and tmpfs allow about this much",
+    "load_bytes_per_second": "an assumption, likewise",
+}
+"""Setting of `Efficiency` -> what its value rests on."""
 
+
+@functools.lru_cache(maxsize=1_024)
 def active_layer_parameters(shape: ModelShape) -> int:
     """Weights of a decoder layer that one token is multiplied with."""
     linear = sum(inputs * outputs for inputs, outputs in shape.linear_sizes.values())
@@ -40,6 +62,7 @@ def active_layer_parameters(shape: ModelShape) -> int:
     return linear
 
 
+@functools.lru_cache(maxsize=65_536)
 def layer_flops(shape: ModelShape, length: int) -> float:
     """FLOPs of all decoder layers for one sequence, the forward pass of causal attention included."""
     linear = 2 * active_layer_parameters(shape) * length
@@ -53,7 +76,7 @@ def head_flops(shape: ModelShape, rows: int) -> float:
 def scoring_seconds(shape: ModelShape, gpu: GPU, prompts: list[int], response: int, efficiency: Efficiency) -> float:
     """One teacher's time for one response under contexts with these prompt lengths."""
     flops = sum(layer_flops(shape, prompt + response) + head_flops(shape, response) for prompt in prompts)
-    return flops / (gpu.tflops * 1e12 * efficiency.prefill)
+    return flops / (gpu.tflops * 1e12 * efficiency.forward(shape))
 
 
 def learning_flops(shape: ModelShape, prompt: int, response: int) -> float:
@@ -85,7 +108,7 @@ def decode_seconds(
     read = weights + shape.kv_bytes(BF16) * cached_tokens
     bandwidth = gpus * gpu.bandwidth_gb * 1e9 * efficiency.decode_bandwidth
     flops = sequences * (2 * shape.layers * active_layer_parameters(shape) + head_flops(shape, 1))
-    compute = gpus * gpu.tflops * 1e12 * efficiency.prefill
+    compute = gpus * gpu.tflops * 1e12 * efficiency.forward(shape)
     return max(read / bandwidth, flops / compute) + efficiency.decode_overhead_seconds
 
 
@@ -100,4 +123,4 @@ def active_bytes(shape: ModelShape, sequences: int) -> float:
 
 def prefill_seconds(shape: ModelShape, gpu: GPU, tokens: int, efficiency: Efficiency, gpus: int = 1) -> float:
     """Time to read a prompt, or to recompute a preempted sequence."""
-    return layer_flops(shape, tokens) / (gpus * gpu.tflops * 1e12 * efficiency.prefill)
+    return layer_flops(shape, tokens) / (gpus * gpu.tflops * 1e12 * efficiency.forward(shape))

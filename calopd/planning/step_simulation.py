@@ -81,8 +81,8 @@ class StepModel:
     def stale(self, lengths: Sequence[int]) -> StepTimes:
         """Staleness 1, in the long run: rollouts never wait, so the busiest role sets the pace."""
         times = self.strict(lengths)
-        # Two more steps behind the first: the sequences of the next step fill the places of those that ended.
-        rollout = (max(self._sampled([*lengths] * 3)) - max(self._sampled(lengths))) / 2
+        # One more step behind the first: the sequences of the next step fill the places of those that ended.
+        rollout = max(self._sampled([*lengths] * 2)) - max(self._sampled(lengths))
         pace = max(rollout, times.teacher, times.learner + self.publish)
         return StepTimes(pace, rollout, times.teacher, times.learner, self.publish)
 

@@ -75,6 +75,16 @@ class RunDir(os.PathLike[str]):
         return self.path / "logs"
 
     @property
+    def trace_parts(self) -> Path:
+        """Spans of each process."""
+        return self.path / "trace"
+
+    @property
+    def trace(self) -> Path:
+        """The trace of all processes, for Perfetto."""
+        return self.path / "trace.json.gz"
+
+    @property
     def tensorboard(self) -> Path:
         """Event files of TensorBoard."""
         return self.path / "tensorboard"

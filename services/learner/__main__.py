@@ -14,6 +14,7 @@ def main() -> None:
         raise ConfigError("the learner runs under torchrun: torchrun --nproc-per-node 1 -m services.learner …")
 
     from calopd.models.devices import set_threads
+    from calopd.tracking.trace import start_trace
     from services.learner.loop import TrainingLoop
     from services.learner.peer_loss import exit_if_peer_lost
     from services.learner.ranks import Ranks
@@ -21,6 +22,8 @@ def main() -> None:
     set_threads(config.learner.threads)
     with exit_if_peer_lost():
         ranks = Ranks(config.learner)
+        if config.run.trace:
+            start_trace(config.run_dir, f"learner-rank-{ranks.rank}")
         TrainingLoop(config, ranks).run()
     ranks.close()
 

@@ -26,6 +26,7 @@ from calopd.core.errors import CheckpointFailed
 from calopd.rundir.checkpoints import Record, prune, read_record, write_record
 from calopd.rundir.files import atomic_folder, temporary_folder
 from calopd.rundir.layout import RunDir
+from calopd.tracking.trace import span
 from services.learner.ranks import Ranks
 from services.learner.student import Student
 
@@ -102,7 +103,7 @@ class Checkpointer:
         self, written: "Future[Any]", closing: ExitStack, folder: Path, record: Record, start: float
     ) -> Durable:
         """In the background: wait until all ranks have written, then rank 0 renames the folder into place."""
-        with closing:
+        with span("checkpoint: write", step=record.step), closing:
             written.result()
             if self._ranks.rank == 0:
                 write_record(folder, record)

@@ -76,9 +76,9 @@ class EmulatedTrainer(Trainer):
         return self._emulated
 
     @contextmanager
-    def _timed(self, trajectories: list[Trajectory]) -> Iterator[None]:
+    def _timed(self, name: str, trajectories: list[Trajectory]) -> Iterator[None]:
         """Compute metrics while the emulated GPU is busy, as a CPU that launches kernels does."""
-        with super()._timed(trajectories):
+        with super()._timed(name, trajectories):
             self._emulated.pacer.begin()
             yield
             self._spend_pending()

@@ -21,6 +21,7 @@ from calopd.core.types import Ticket, Trajectory
 from calopd.data.problems import load_problems
 from calopd.rundir.checkpoints import Record
 from calopd.rundir.run_id import ensure_run_id
+from calopd.tracking.trace import span
 from calopd.transport.queue import open_queue
 from services.learner.batching import Assignment
 from services.learner.coordinator import Coordinator, Follower
@@ -76,7 +77,8 @@ class TrainingLoop:
         self._collect_checkpoint(wait=True)
         coordinator.enter(Phase.EXPORTING)
         if not self._config.emulated:
-            coordinator.export(trainer.student, trainer.exported_weights())
+            with span("export"):
+                coordinator.export(trainer.student, trainer.exported_weights())
         coordinator.finish(self._record)
         coordinator.enter(Phase.DONE)
 
@@ -93,7 +95,8 @@ class TrainingLoop:
         """Publish a policy and open the steps that may be sampled from it: from here on the rollouts work."""
         coordinator, run = self._coordinator, self._config.run
         coordinator.enter(Phase.PUBLISHING)
-        coordinator.publish(version, self._trainer.policy_weights())
+        with span("publish policy", version=version):
+            coordinator.publish(version, self._trainer.policy_weights())
         for step in range(version, min(version + run.max_staleness + 1, run.steps)):
             if step not in self._open:
                 tickets = step_tickets(self._config, self._problems, self._queue.run, step, self._first_version)
@@ -120,8 +123,9 @@ class TrainingLoop:
         coordinator.evaluate(step + 1)
         if (step + 1) % self._config.learner.checkpoint_every == 0 or step + 1 == self._config.run.steps:
             coordinator.enter(Phase.CHECKPOINTING)
-            self._collect_checkpoint(wait=True)
-            trainer.save(self._record)
+            with span("checkpoint: copy", step=self._record.step):
+                self._collect_checkpoint(wait=True)
+                trainer.save(self._record)
 
     def _collect_checkpoint(self, *, wait: bool = False) -> None:
         """Handle a checkpoint that has become durable in the background; raises if it could not be written."""
@@ -178,7 +182,8 @@ class TrainingLoop:
         """Rank 0's items on every rank. They come at least every second, so that no collective waits for long."""
         while True:
             start = time.monotonic()
-            over, item = self._ranks.broadcast(_next(items))
+            with span("wait"):
+                over, item = self._ranks.broadcast(_next(items))
             self._idle += time.monotonic() - start
             if over:
                 return

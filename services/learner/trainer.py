@@ -17,6 +17,7 @@ from calopd.models.devices import choose_dtype
 from calopd.rundir.checkpoints import Record
 from calopd.rundir.recorded_ratios import recorded_ratios
 from calopd.rundir.tensor_files import TensorStream
+from calopd.tracking.trace import span
 from services.learner import checkpoint
 from services.learner.accumulator import Accumulator
 from services.learner.checkpoint import Checkpointer, Durable
@@ -108,7 +109,7 @@ class Trainer:
 
     def look(self, trajectories: list[Trajectory]) -> StepFacts | None:
         """The facts that a plan needs of one micro-batch; an empty one takes part in the collectives of other ranks."""
-        with self._timed(trajectories):
+        with self._timed("look", trajectories):
             if trajectories:
                 return self._accumulator.look(trajectories)
             self._accumulator.look_at_nothing()
@@ -122,17 +123,19 @@ class Trainer:
 
     def learn(self, trajectories: list[Trajectory], plan: StepPlan | None) -> None:
         """Forward and backward over one micro-batch; an empty one takes part in the collectives of the other ranks."""
-        with self._timed(trajectories):
+        with self._timed("learn", trajectories):
             if trajectories:
                 self._accumulator.add(trajectories, plan, self._show_below)
             else:
                 self._accumulator.add_nothing()
 
     @contextmanager
-    def _timed(self, trajectories: list[Trajectory]) -> Iterator[None]:
+    def _timed(self, name: str, trajectories: list[Trajectory]) -> Iterator[None]:
         """Count the seconds of a pass: busy, or idle if this rank has no trajectories."""
         start = time.monotonic()
-        yield
+        tokens = sum(len(t.sample.response_ids) for t in trajectories)
+        with span(name if trajectories else "pass without trajectories", trajectories=len(trajectories), tokens=tokens):
+            yield
         self.result.sums.add(**{"learner_busy" if trajectories else "learner_idle": time.monotonic() - start})
 
     @property
@@ -148,7 +151,8 @@ class Trainer:
         )
         trajectories, tokens = int(sums.get("kept_trajectories")), int(sums.get("kept_tokens"))
         divisor = self._config.method.objective.denominator(trajectories, tokens)
-        norm = self._optimize(divisor, rate) if tokens else 0.0
+        with span("optimizer step", step=self._step):
+            norm = self._optimize(divisor, rate) if tokens else 0.0
         return Update(rate, norm, divisor, time.monotonic() - start)
 
     def _optimize(self, divisor: int, rate: float) -> float:

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from calopd.core.activity import ActivityClock
 from calopd.core.types import Sample
+from calopd.tracking.trace import record, span
 from services.rollout import prometheus
 from services.rollout.engines.sampling_engine import SampleRequest, SamplingEngine
 
@@ -34,6 +35,8 @@ class _Job:
     request: SampleRequest
     future: "Future[Sample]" = field(default_factory=Future)
     seconds: float = 0.0
+    since: float = 0.0
+    """When the engine took it."""
 
 
 @dataclass(slots=True)
@@ -94,7 +97,8 @@ class SamplingLoop:
         while True:
             with self._changed:
                 while not (self._inbox or self._running or self._stopped or self._preempting):
-                    self._changed.wait()
+                    with span("wait"):
+                        self._changed.wait()
                 if self._stopped:
                     return
                 preempting, self._preempting = self._preempting, False
@@ -147,7 +151,7 @@ class SamplingLoop:
         except Exception as error:  # the caller handles a request that the engine refuses
             job.future.set_exception(error)
             return
-        self._running[key] = job
+        self._running[key], job.since = job, time.monotonic()
 
     def _load(self, load: _Load) -> None:
         # Not cancellable from here on: the evaluation that asked for it may be preempted.
@@ -155,7 +159,8 @@ class SamplingLoop:
             return
         start = time.monotonic()
         try:
-            self._engine.load(load.directory)
+            with span("load policy", version=load.version):
+                self._engine.load(load.directory)
         except Exception as error:  # the caller handles it; partly loaded weights are never sampled from
             self.policy_version = UNUSABLE
             load.future.set_exception(error)
@@ -186,6 +191,8 @@ class SamplingLoop:
         for done in finished:
             job = self._running.pop(done.key)
             prometheus.tokens.inc(len(done.response_ids))
+            seconds = time.monotonic() - job.since
+            record("sample", seconds, tokens=len(done.response_ids), policy=self.policy_version)
             job.future.set_result(
                 Sample(
                     done.response_ids,

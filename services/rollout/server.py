@@ -18,6 +18,7 @@ from calopd.planning.emulation import Emulation
 from calopd.planning.rollout_limits import limited_rollout
 from calopd.planning.workload import longest_rollout
 from calopd.rundir.run_id import read_run_id
+from calopd.tracking.trace import start_trace
 from calopd.transport import auth
 from calopd.transport.queue import open_queue
 from calopd.transport.teacher_client import TeacherClient
@@ -72,6 +73,8 @@ async def serve(config: Config) -> None:
 
     name = os.environ.get(WORKER.name, f"{socket.gethostname()}-{rollout.port}")
     questions = config.learner.trajectories // config.learner.samples
+    if config.run.trace:
+        start_trace(config.run_dir, f"rollout-{name}")
     worker = Worker(
         name,
         queue=open_queue(config.queue.url, read_run_id(config.run_dir)),

@@ -26,6 +26,7 @@ from calopd.core.types import Problem, Sample, Ticket, Trajectory
 from calopd.data.answers import answered_after_think, is_correct
 from calopd.models.prompts import Prompts
 from calopd.rundir.policies import verify_policy
+from calopd.tracking.trace import task_span
 from calopd.transport.convert import ReceivedScores
 from calopd.transport.queue import Claim, Queue
 from calopd.transport.teacher_client import TeacherClient
@@ -233,7 +234,8 @@ class Worker:
             prompts = {
                 name: prompt_ids if name == BASE else self.prompts.ids(problem, name) for name in ticket.contexts
             }
-            with prometheus.scoring.track_inprogress(), prometheus.score_seconds.time():
+            waiting = task_span("wait for scores", ticket=ticket.id)
+            with prometheus.scoring.track_inprogress(), prometheus.score_seconds.time(), waiting:
                 scores = await self.teacher.request_scores(
                     ticket.id, sample.response_ids, prompts, ticket.score_options
                 )

@@ -8,6 +8,7 @@ from collections import defaultdict
 
 from calopd.core.activity import ActivityClock
 from calopd.core.errors import EngineFailed, Overloaded
+from calopd.tracking.trace import span
 from services.teacher_scorer import prometheus
 from services.teacher_scorer.engines.scoring_engine import ScoringEngine, SequenceToScore
 from services.teacher_scorer.fair_queue import FairQueue, Request, TimedScores, tokens_of
@@ -65,7 +66,7 @@ class Scheduler:
         self._thread.join()
 
     def _next_batch(self) -> Batch:
-        with self._changed:
+        with self._changed, span("wait"):
             self._changed.wait_for(lambda: self._stopped or len(self._queue))
             return [] if self._stopped else self._queue.take(self._batch_tokens)
 
@@ -101,7 +102,7 @@ class Scheduler:
 
     def _score(self, batch: Batch) -> None:
         start = time.monotonic()
-        with self.clock.computing():
+        with self.clock.computing(), span("score batch", sequences=len(batch), tokens=tokens_of(batch)):
             passed = self._engine.score([request.sequences[index] for request, index in batch])
         seconds = time.monotonic() - start
         total = tokens_of(batch)

@@ -16,6 +16,7 @@ from calopd.core.errors import UnhealthyTeacher
 from calopd.models.devices import set_threads
 from calopd.models.tokenizers import load_tokenizer, vocabulary
 from calopd.planning.emulation import Emulation
+from calopd.tracking.trace import start_trace
 from calopd.transport import auth
 from calopd.transport.v1 import teacher_scorer_pb2
 from calopd.transport.v1.teacher_scorer_pb2_grpc import add_TeacherScorerServicer_to_server
@@ -50,11 +51,14 @@ async def serve(config: Config) -> None:
     engine = build_engine(teacher, Emulation.of(config))
     ids = np.asarray(tokenizer.encode(TEXT, add_special_tokens=False), dtype=np.int32)
     canary = Canary(engine, ids)
+    name = f"{socket.gethostname()}-{teacher.port}"
+    if config.run.trace:
+        start_trace(config.run_dir, f"teacher-{name}")
     scheduler = Scheduler(
         engine,
         batch_tokens=teacher.batch_tokens,
         max_waiting=teacher.max_waiting,
-        process=f"{socket.gethostname()}-{teacher.port}",
+        process=name,
     )
     await canary.check(scheduler)
 

@@ -10,7 +10,7 @@ from calopd.config import load_config
 from calopd.planning.decode_batch import RolloutReplica
 from calopd.planning.gpus import GPUS
 from calopd.planning.lengths import draw_lengths
-from calopd.planning.plan_tables import paper_minutes
+from calopd.planning.paper_minutes import paper_minutes
 from calopd.planning.splits import plan_splits, with_split
 from calopd.planning.step_simulation import StepModel, sample_times, serve
 from tests.services.processes import ROOT
@@ -93,6 +93,15 @@ def test_the_best_split_fits_and_is_a_configuration() -> None:
     assert len(chosen.placement.rollouts) == best.rollout
 
 
+def test_a_student_that_few_ranks_cannot_hold_gets_enough_of_them() -> None:
+    """The advice for the splits that do not fit names no ranks beyond the GPUs of the host."""
+    splits = plan_splits(load_config(ROOT / "configs" / "qwen3-30b-to-8b.toml"), GPUS["h100"], 8)
+    assert splits[0].fits_all
+    refused = [split for split in splits if split.learner == 1]
+    assert refused
+    assert not any(split.fits_all for split in refused)
+
+
 def test_more_or_faster_gpus_never_make_a_step_longer() -> None:
     config = load_config(CONFIG)
     four, eight = (plan_splits(config, GPUS["h100"], count)[0].strict.step for count in (4, 8))
@@ -104,4 +113,6 @@ def test_the_papers_minutes_are_of_its_pairs_and_methods_only(tmp_path: Path) ->
     assert paper_minutes(load_config(CONFIG)) == 14.90
     assert paper_minutes(load_config(CONFIG, ["method.name=opd"])) == 18.80
     assert paper_minutes(load_config(CONFIG, ["method.name=eopd"])) is None
+    for setting in ("learner.trajectories=128", "rollout.max_tokens=8192", "learner.lora_rank=8"):
+        assert paper_minutes(load_config(CONFIG, [setting])) is None, f"{setting} is not the paper's"
     assert paper_minutes(load_config(ROOT / "configs" / "demo.toml")) is None

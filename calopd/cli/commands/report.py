@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-HELP = "write the report of a run again"
+HELP = "write the report of a run again, and its trace if it was traced"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -13,10 +13,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     from calopd.core.errors import ConfigError
     from calopd.rundir.layout import RunDir
+    from calopd.tracking.trace import write_trace
 
     run_dir = RunDir(arguments.directory)
     if not run_dir.is_run:
         raise ConfigError(f"no run at {run_dir}: expected a directory like runs/demo, which `calopd run` wrote")
+    if (trace := write_trace(run_dir)) is not None:  # first: a run that crashed early has no report
+        print(trace)
     from calopd.pages.report import write_report  # imports torch
 
     print(write_report(run_dir))

@@ -11,6 +11,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", type=Path, nargs="?", help="the run's TOML, for example configs/demo.toml")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="resume the run in this directory")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing run of this name")
+    parser.add_argument("--trace", action="store_true", help="trace all processes: trace.json.gz, for Perfetto")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one setting")
 
 
@@ -31,7 +32,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.resume and not RunDir(arguments.resume).is_run:
         raise ConfigError(f"--resume {arguments.resume}: no run there; expected a directory like runs/demo")
     file = RunDir(arguments.resume).config if arguments.resume else arguments.config
-    config = load_config(file, arguments.set)
+    config = load_config(file, [*arguments.set, *(["run.trace=true"] if arguments.trace else [])])
     # The ports of a saved configuration are those that were free when the run was started.
     ports = given_keys(arguments.set) if arguments.resume else chosen_ports(config)
     if arguments.resume:

@@ -28,6 +28,9 @@ class RunSection(Section):
     """Policy versions by which a trajectory may be older than the step that learns from it; 0 = strictly on-policy.
     With n > 0 the tickets of a step are issued n steps early, so that the rollouts sample while the learner trains, and
     an importance ratio corrects for the older policy (`method.importance_limit`)."""
+    trace: bool = False
+    """Trace what every process does when: `trace.json.gz` in the run's directory, for Perfetto. `calopd run --trace`
+    sets it."""
     deterministic: bool = False
     """Use trajectories in ticket order and in fixed micro-batches instead of in order of arrival. Two
     runs then differ only by the last bits that the engines' batching changes. Slower: a late response delays others."""
