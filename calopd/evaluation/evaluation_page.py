@@ -21,6 +21,9 @@ SHOWN_RESPONSES = 4
 HEAD, TAIL = 1_500, 2_500
 """Characters shown from the beginning and the end of a long response."""
 
+NAMES = ("benchmark", "")
+"""Heads of columns that hold words."""
+
 
 def write_page(target: Path, results: Sequence[Results], comparison: Comparison | None) -> Path:
     title = " · ".join(result.label for result in results)
@@ -60,12 +63,14 @@ def _cards(results: Sequence[Results], comparison: Comparison | None) -> list[Ca
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], strong: Sequence[bool] = ()) -> str:
-    """A table; cells are HTML, and the first cell of a row is its header."""
+    """A table; cells are HTML, and the first cell of a row is its header. Names stand left, numbers right."""
+    sides = [' class="name"' if name in NAMES else "" for name in head]
     body = ""
     for number, cells in enumerate(rows):
         mark = ' class="strong"' if number < len(strong) and strong[number] else ""
-        body += f"<tr{mark}><th>{cells[0]}</th>{''.join(f'<td>{cell}</td>' for cell in cells[1:])}</tr>"
-    heads = "".join(f"<th>{escape(name)}</th>" for name in head)
+        inner = "".join(f"<td{side}>{cell}</td>" for cell, side in zip(cells[1:], sides[1:], strict=True))
+        body += f"<tr{mark}><th>{cells[0]}</th>{inner}</tr>"
+    heads = "".join(f"<th{side}>{escape(name)}</th>" for name, side in zip(head, sides, strict=True))
     return (
         f'<div class="wide"><table class="results"><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
     )

@@ -87,6 +87,7 @@ td{overflow-wrap:anywhere;font-family:ui-monospace,Menlo,Consolas,monospace}
 .results td{font-family:inherit;text-align:right}
 .results th{text-align:left}
 .results thead th+th{text-align:right}
+.results td.name,.results thead th.name{text-align:left}
 .results .strong td,.results .strong th,.results b{font-weight:650;color:var(--ink)}
 .question{padding:12px 16px;border-bottom:1px solid var(--line);white-space:pre-wrap}
 .answers{padding:0 16px 12px}
