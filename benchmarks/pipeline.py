@@ -39,7 +39,7 @@ from calopd.transport.redis_queue import open_queue as open_redis
 from services.learner.tickets import seed_of, step_batch
 
 RESULTS = Path(__file__).parent / "results" / "pipeline.json"
-LEARNER_BOUND = Split(pair="30b-to-8b", gpu="h20", teachers=1, rollouts=5, ranks=2, time_scale=0.01)
+LEARNER_BOUND = Split(pair="30b-to-8b", gpu="h20", teachers=2, rollouts=4, ranks=2, time_scale=0.01)
 TEACHER_BOUND = Split(pair="4b-to-1.7b", gpu="h20", teachers=1, rollouts=5, ranks=2, time_scale=0.012)
 ROLLOUT_BOUND = Split(pair="30b-to-8b", gpu="h100", teachers=4, rollouts=2, ranks=2, time_scale=0.013)
 INSTANT = Split(pair="4b-to-1.7b", gpu="h100", teachers=1, rollouts=2, ranks=1, time_scale=0.0, steps=6)
