@@ -15,12 +15,10 @@ from calopd.cli.registry import find_command
 from calopd.config.sections import RolloutSection
 from calopd.config.sections.sampling import sampling_of
 from calopd.core.types import Problem
-from calopd.data.answers import is_correct
 from calopd.data.problems import load_problems
 from calopd.local.entry_point import INTERRUPTED_EXIT, guarded
 from calopd.local.replicated_job import attempt_files, attempts_file
 from calopd.rundir.files import Journal, read_lines, write_lines
-from services.rollout.jobs.offline import OfflineSampler
 
 
 def solve(arguments: argparse.Namespace) -> tuple[int, int]:
@@ -56,6 +54,10 @@ def solve(arguments: argparse.Namespace) -> tuple[int, int]:
 def _attempt(
     arguments: argparse.Namespace, problems: list[tuple[int, Problem]], journal: Journal, *, done: int
 ) -> None:
+    # Imported here, because they take seconds: Ctrl-C ends the job cleanly meanwhile.
+    from calopd.data.answers import is_correct
+    from services.rollout.jobs.offline import OfflineSampler
+
     rollout = RolloutSection(
         engine=arguments.engine,
         dtype=arguments.dtype,
