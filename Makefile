@@ -22,7 +22,7 @@ GPU := build/gpu
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-gpu demo demo-models test test-fast golden lint type proto proto-check docs docs-check lock clean
-.PHONY: bench bench-pipeline bench-packing bench-policies bench-memory bench-answers bench-teacher bench-teacher-engines load-teacher bench-tsd
+.PHONY: bench bench-learner bench-pipeline bench-packing bench-policies bench-memory bench-answers bench-teacher bench-teacher-engines load-teacher bench-tsd
 .PHONY: up up-cpu down compose dashboards dashboard-pictures k8s-render k8s-up k8s-status k8s-logs k8s-stop test-deploy test-compose test-k8s test-fresh test-gpu
 
 help: ## list all targets
@@ -80,6 +80,9 @@ docs: $(READY) ## write the pages of docs/ that are generated from the code
 
 docs-check: $(READY) ## fail if a generated page of docs/ differs from the code
 	$(BIN)/python -m docs.generate --check
+
+bench-learner: $(READY) ## compare a learner step with TRL, and its LM head with full logits; writes benchmarks/results/ (8 min)
+	$(BIN)/python -m benchmarks.learner
 
 bench: $(READY) ## benchmark the LM head; writes benchmarks/results/
 	$(BIN)/python -m benchmarks.lm_head

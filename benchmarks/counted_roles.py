@@ -34,13 +34,15 @@ PROMPT = 64
 
 
 def on_gpu(config: Config) -> Config:
-    """The data types of a GPU; and nothing is kept for the report, which would read values."""
+    """The data types and the recomputation of a GPU; and nothing is kept for the report, which would read values."""
     sections = {}
     for name, key in (("teacher", "dtype"), ("rollout", "dtype"), ("learner", "compute_dtype")):
         section = getattr(config, name)
         chosen = dtype_name(choose_dtype(getattr(section, key), torch.device("cuda")))
         sections[name] = section.model_copy(update={key: chosen, "device": "cpu"})
-    sections["learner"] = sections["learner"].model_copy(update={"show_trajectories": 0})
+    recompute = bool(config.learner.recompute_activations)
+    update = {"show_trajectories": 0, "recompute_activations": recompute}
+    sections["learner"] = sections["learner"].model_copy(update=update)
     return config.model_copy(update=sections)
 
 

@@ -102,7 +102,7 @@ def model() -> Student:
     lm = random_qwen3(vocabulary=VOCABULARY, hidden=256, layers=4, heads=4)
     use_packed_attention("model", lm)
     lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    return Student(lm.train(), CHUNK)
+    return Student(lm.train(), CHUNK, stored_tokens=0)
 
 
 def step(

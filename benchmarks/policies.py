@@ -71,7 +71,7 @@ class Publishing:
         self._folder = folder
         self._student = Student(lm, SETTINGS.chunk)
         shard(self._student, ranks.mesh, torch.float32)
-        self._optimizer = adamw(self._student, SETTINGS, ranks.device)
+        self._optimizer = adamw(self._student, SETTINGS)
         get_state_dict(self._student, self._optimizer)  # creates the moments of AdamW
         self._checkpointer = Checkpointer(RunDir(folder / "run"), ranks, keep=1)
         self._rollout = LlamaForCausalLM(lm.config).to(torch.bfloat16)

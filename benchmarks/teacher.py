@@ -1,10 +1,10 @@
 """The teacher against common ways to score: python -m benchmarks.teacher   (or `make bench-teacher`)
 
-Our service end to end (client, gRPC, engine) on responses under three contexts, against transformers one sequence at a
-time with full logits (naive), a padded batch, stock vLLM `prompt_logprobs` 16 and 0 on all sequences at once, and a
-lower bound (limit): the transformer without the LM head on the same tokens, plus the LM head's matrix product on the
-response positions. Repetitions are interleaved. Figures are medians of ratios of CPU seconds, with wall seconds in
-parentheses; above 1 = we are faster.
+Our service end to end (client, gRPC, torch engine; the vLLM engine beside it) on responses under three contexts,
+against transformers one sequence at a time with full logits (naive), a padded batch, stock vLLM `prompt_logprobs` 16
+and 0 on all sequences at once, and a lower bound (limit): the transformer without the LM head on the same tokens, plus
+the LM head's matrix product on the response positions. Repetitions are interleaved. Figures are medians of ratios of
+CPU seconds, with wall seconds in parentheses; above 1 = we are faster.
 """
 
 import json
@@ -87,10 +87,11 @@ def measure(path: Path, vocabulary: int, responses: int, repeats: int, progress:
     with (
         serving(path) as service,
         serving(path, share_prefixes=False) as unshared,
+        serving(path, engine='"vllm"') as inside_vllm,
         peer(path, "transformers") as transformers,
         peer(path, "vllm") as vllm,
     ):
-        task = progress.add_task(path.name, total=(repeats + 1) * (len(PEERS) + len(OURS) + 1))
+        task = progress.add_task(path.name, total=(repeats + 1) * (len(PEERS) + len(OURS) + 2))
         for repeat in range(repeats + 1):
             found = {}
             for way, kind in PEERS.items():
@@ -100,6 +101,8 @@ def measure(path: Path, vocabulary: int, responses: int, repeats: int, progress:
                 found[name], scores = service.score(work, options)
                 progress.advance(task)
             found["without_prefix_reuse"], _ = unshared.score(work)
+            progress.advance(task)
+            found["vllm_engine"], _ = inside_vllm.score(work)
             progress.advance(task)
             total = sum(float(s.logprobs.sum(dtype=np.float64)) for s in scores)
             tokens = sum(s.logprobs.size for s in scores)
@@ -114,6 +117,8 @@ def measure(path: Path, vocabulary: int, responses: int, repeats: int, progress:
         result[f"vs_{way}"] = ratio(spent, way, "", "cpu")
         result[f"vs_{way}_wall"] = ratio(spent, way, "", "wall")
     result["vs_vllm_16_with_top16_and_entropy"] = ratio(spent, "vllm_16", "with_top16_and_entropy", "cpu")
+    result["vs_vllm_16_of_our_vllm_engine"] = ratio(spent, "vllm_16", "vllm_engine", "cpu")
+    result["vs_vllm_16_of_our_vllm_engine_wall"] = ratio(spent, "vllm_16", "vllm_engine", "wall")
     result["vs_limit_without_prefix_reuse"] = ratio(spent, "limit", "without_prefix_reuse", "cpu")
     result["seconds"] = {
         name or "ours": {k: round(statistics.median(s[k] for s in values), 3) for k in ("cpu", "wall")}
@@ -131,7 +136,12 @@ def table(results: dict[str, Any]) -> Table:
     out = Table("against", *results, title="CPU seconds, peer / ours (wall): above 1 = we are faster")
     for way in PEERS:
         out.add_row(way, *(f"{r[f'vs_{way}']:.2f} ({r[f'vs_{way}_wall']:.2f})" for r in results.values()))
-    for key in ("vs_vllm_16_with_top16_and_entropy", "vs_limit_without_prefix_reuse"):
+    for key in (
+        "vs_vllm_16_with_top16_and_entropy",
+        "vs_vllm_16_of_our_vllm_engine",
+        "vs_vllm_16_of_our_vllm_engine_wall",
+        "vs_limit_without_prefix_reuse",
+    ):
         out.add_row(key.removeprefix("vs_").replace("_", " "), *(f"{r[key]:.2f}" for r in results.values()))
     return out
 

@@ -20,6 +20,7 @@ import tempfile
 import time
 import venv
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from requirements.pins import HERE, Pin, for_image, minimums, normalized, read
@@ -30,6 +31,8 @@ PYTHONS = {"cpu": ((3, 11),), "gpu": ((3, 11), (3, 12))}
 OLDEST_DRIVER = 580
 """Series of NVIDIA's driver for Linux that CUDA 13 needs."""
 NOT_FOUND = "No matching distribution found"
+NO_COMPILE = "--no-compile"
+"""Python compiles what is imported on its first import; compiling every file takes pip longer than copying them."""
 
 
 class InstallError(Exception):
@@ -83,7 +86,7 @@ class Environment:
 def install_torch(environment: Environment, cpu_build: Pin) -> None:
     """The CPU build of torch; if it cannot be found, PyPI's CUDA build with its libraries, which works on a CPU too."""
     try:
-        environment.install([cpu_build], *index_options())
+        environment.install([cpu_build], NO_COMPILE, *index_options())
     except InstallError as error:
         if NOT_FOUND not in str(error):
             raise
@@ -93,7 +96,7 @@ def install_torch(environment: Environment, cpu_build: Pin) -> None:
             " TORCH_INDEX to an index with the CPU build.",
             flush=True,
         )
-        environment.install(read("torch-cuda.lock").values())
+        environment.install(read("torch-cuda.lock").values(), NO_COMPILE)
 
 
 def index_options() -> list[str]:
@@ -132,9 +135,12 @@ def driver_versions() -> str | None:
 def install_environment(kind: str, environment: Environment) -> None:
     """All pins of a kind, the project and a check that every service can be imported."""
     pins = read(f"{kind}.lock")
-    if kind == "cpu":
-        install_torch(environment, pins.pop("torch"))
-    environment.install(pins.values())
+    # Two pips use two cores. Each writes files of its own.
+    with ThreadPoolExecutor(1) as aside:
+        torch = aside.submit(install_torch, environment, pins.pop("torch")) if kind == "cpu" else None
+        environment.install(pins.values(), NO_COMPILE)
+        if torch is not None:
+            torch.result()
     environment.pip_install("--no-build-isolation", "--editable", ".")
     subprocess.run([environment.python, "-m", "services.import_check"], check=True, cwd=HERE.parent)
 

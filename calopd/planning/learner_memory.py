@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from calopd.config.sections import LearnerSection
-from calopd.core.lm_head.products import TILE
+from calopd.core.lm_head.tiles import TILE
 from calopd.planning.memory_terms import Memory, dtype_bytes, largest
 from calopd.planning.model_shapes import ModelShape
 
@@ -71,7 +71,7 @@ def _in_head(shape: ModelShape, settings: LearnerSection, work: LearnerWork) -> 
     return {
         "activations between layers": _held(shape, settings, work.tokens),
         "last norm": states * (4 + 2 * compute),
-        "logits": 2.0 * 4 * rows * shape.vocabulary,
+        "logits": 4.0 * rows * (shape.vocabulary + tile),
         "gradient of the hidden states": states * compute,
         "gradient of the head": 4.0 * shape.embedding_parameters * trains_head,
         "products of the head": max(product, shape.embedding_parameters * compute * trains_head),
@@ -103,6 +103,11 @@ def _at_end(shape: ModelShape, settings: LearnerSection, work: LearnerWork) -> d
         "gathered layers": float(shape.layer_parameters * compute),
         "gradients in transit": trained * (compute + REDUCED) + trained * REDUCED / work.ranks,
     }
+
+
+def stored_activations(shape: ModelShape, dtype: str) -> float:
+    """Bytes of the activations of all layers per token, if none is recomputed."""
+    return shape.layers * _saved(shape, 1, dtype_bytes(dtype))
 
 
 def _held(shape: ModelShape, settings: LearnerSection, tokens: int) -> float:

@@ -5,21 +5,16 @@ from torch import nn
 
 from calopd.config.sections import LearnerSection
 
+FUSED = True
+"""One pass over all values, also if the optimizer state is offloaded from a GPU; the loop of torch makes about ten."""
 
-def adamw(student: nn.Module, settings: LearnerSection, device: torch.device) -> torch.optim.AdamW:
+
+def adamw(student: nn.Module, settings: LearnerSection) -> torch.optim.AdamW:
     """AdamW of the parameters that are trained."""
     return torch.optim.AdamW(
         [parameter for parameter in student.parameters() if parameter.requires_grad],
         lr=settings.learning_rate,
         betas=settings.betas,
         weight_decay=settings.weight_decay,
-        fused=uses_fused(device.type),
+        fused=FUSED,
     )
-
-
-def uses_fused(device_type: str) -> bool | None:
-    """Whether one kernel updates all parameters: on a GPU, also if the optimizer state is offloaded from it.
-
-    None is the default of torch, which a run on a CPU keeps: its results repeat bit for bit.
-    """
-    return True if device_type == "cuda" else None

@@ -1,29 +1,47 @@
 """The student under FSDP2: a causal language model whose LM head computes the objective in chunks."""
 
+import math
+import os
 from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from calopd.config.sections import LearnerSection
 from calopd.core.lm_head import ForwardKL, HeadScores, policy_objective, score_targets
+from calopd.models.devices import choose_device, dtype_name
 from calopd.models.loading import load_causal_lm
 from calopd.models.packing import Packed, use_packed_attention
+from calopd.planning.learner_memory import stored_activations
+from calopd.planning.model_shapes import shape_of
 from services.learner.lora import add_adapters
+
+MAX_STORED = 4 * 2**30
+"""Bytes of activations that a CPU stores at most instead of computing them twice."""
 
 
 class Student(nn.Module):
     """A causal language model whose forward pass is the objective of a micro-batch."""
 
-    def __init__(self, lm: nn.Module, chunk: int, lora_scale: float | None = None) -> None:
+    def __init__(
+        self, lm: nn.Module, chunk: int, lora_scale: float | None = None, stored_tokens: float = math.inf
+    ) -> None:
         super().__init__()
         self.lm: Any = lm
         self.lora_scale = lora_scale
         """alpha / rank of its adapters; None if all parameters are trained."""
-        self._chunk = chunk
+        self._chunk, self._stored_tokens = chunk, stored_tokens
+        self._layers = [module for module in lm.modules() if isinstance(module, GradientCheckpointingLayer)]
+
+    def _choose_recomputation(self, tokens: int) -> None:
+        """Recompute activations in the backward pass of micro-batches that are too long to store them."""
+        for layer in self._layers:
+            layer.gradient_checkpointing = tokens > self._stored_tokens
 
     def forward(
         self,
@@ -35,6 +53,7 @@ class Student(nn.Module):
         top_k: int = 0,
     ) -> tuple[Tensor, HeadScores]:
         """sum_t c_t log pi(targets_t), read at `rows_T` of the hidden states; without coefficients, only the scores."""
+        self._choose_recomputation(packed.computed)
         hidden = self.lm.model(
             input_ids=packed.ids, position_ids=packed.positions, use_cache=False, packed=packed
         ).last_hidden_state[0]
@@ -63,7 +82,19 @@ def load_student(
     if settings.recompute_activations:
         lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     lm.train()
-    return Student(lm, settings.chunk, lora_scale)
+    return Student(lm, settings.chunk, lora_scale, _stored_tokens(settings, lm.config, compute_dtype))
+
+
+def _stored_tokens(settings: LearnerSection, config: Any, compute_dtype: torch.dtype) -> float:
+    """Tokens of the largest micro-batch whose activations are stored rather than computed twice."""
+    if settings.recompute_activations != "auto":
+        return 0.0 if settings.recompute_activations else math.inf
+    shape = shape_of(config.to_dict())
+    several = dist.is_initialized() and dist.get_world_size() > 1
+    if shape is None or several or choose_device(settings.device).type == "cuda":
+        return 0.0
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(MAX_STORED, memory / 4) / stored_activations(shape, dtype_name(compute_dtype))
 
 
 def shard(
@@ -78,8 +109,10 @@ def shard(
     if compute_dtype != torch.float32:
         policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
     offload_policy = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda") if offload else OffloadPolicy()
+    # FSDP copies the weights of a single rank too. Kept until the backward pass, they are copied once.
+    alone = mesh.size() == 1 and compute_dtype == torch.float32 and not offload
     for layer in student.lm.model.layers:
         if compiled:
             layer.compile()
-        fully_shard(layer, mesh=mesh, mp_policy=policy, offload_policy=offload_policy)
+        fully_shard(layer, mesh=mesh, mp_policy=policy, offload_policy=offload_policy, reshard_after_forward=not alone)
     fully_shard(student, mesh=mesh, mp_policy=policy, offload_policy=offload_policy)

@@ -50,7 +50,7 @@ class Trainer:
         torch.manual_seed(config.run.seed)
         settings = config.learner
         self.student = self._load_student()
-        self._optimizer = adamw(self.student, settings, ranks.device)
+        self._optimizer = adamw(self.student, settings)
         self._checkpointer = Checkpointer(config.run_dir, ranks, settings.keep_checkpoints)
         self._recorded: list[float] = []
         if isinstance(config.method.settings, RecordedSettings):

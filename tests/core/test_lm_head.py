@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from calopd.core.lm_head import policy_objective, score_targets
+from calopd.core.lm_head import ForwardKL, policy_gradient, policy_objective, score_targets
+from calopd.core.lm_head.tiles import objective_shape
 from calopd.core.types import ScoreOptions
 
 T, V, H = 37, 211, 16
@@ -65,7 +66,18 @@ def test_bfloat16_products_are_not_rounded(head):
     assert torch.allclose(scores.logprobs.double(), full[torch.arange(T), targets], atol=1e-3)
 
 
+@pytest.fixture(params=[50, V])
+def in_blocks(request, monkeypatch):
+    """The learner's head in blocks of some of the vocabulary, and in one block."""
+
+    def shape(vocabulary: int, rows: int, *, on_cuda: bool) -> tuple[int, int]:
+        return objective_shape(vocabulary, rows, on_cuda=on_cuda)[0], request.param
+
+    monkeypatch.setattr(policy_gradient, "objective_shape", shape)
+
+
 @pytest.mark.parametrize("rows", [4, 64])
+@pytest.mark.usefixtures("in_blocks")
 def test_objective_and_gradient_equal_autograd(head, rows):
     """The advantage reads the log-probability of the same pass and is constant for the gradient."""
     hidden, weight, targets = (tensor.clone() for tensor in head)
@@ -90,6 +102,36 @@ def test_objective_and_gradient_equal_autograd(head, rows):
         assert torch.allclose(ours, leaf.grad, rtol=1e-4, atol=1e-5)
     assert torch.allclose(scores.entropy, -(full.exp() * full).sum(1), atol=1e-4)
     assert torch.equal(scores.top_ids, full.topk(4).indices)
+
+
+@pytest.mark.usefixtures("in_blocks")
+def test_forward_kl_is_differentiated_directly(head):
+    """Also for a target among the likely tokens, and for rows without weight."""
+    hidden, weight, targets = (tensor.clone() for tensor in head)
+    leaves = [hidden.requires_grad_(), weight.requires_grad_()]
+    ids = torch.cat((targets[:, None], (targets[:, None] + torch.arange(1, 4)) % V), 1)
+    q, weights = torch.rand(T, 4).softmax(1), torch.rand(T).where(torch.arange(T) % 3 > 0, 0.0)
+    extra = ForwardKL(ids, q, weights)
+    objective, scores = policy_objective(hidden, weight, targets, lambda part, own: own - 1, forward_kl=extra, rows=8)
+    objective.backward()
+    chunked = [leaf.grad.clone() for leaf in leaves]
+    for leaf in leaves:
+        leaf.grad = None
+
+    full = (hidden @ weight.T).log_softmax(-1)
+    own = full[torch.arange(T), targets]
+    divergence = (q * (q.log() - full.gather(1, ids))).sum(1)
+    ((own.detach() - 1) * own + weights * divergence).sum().backward()
+    assert torch.allclose(scores.forward_kl, divergence, atol=1e-4)
+    for ours, leaf in zip(chunked, leaves, strict=True):
+        assert torch.allclose(ours, leaf.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_a_cpu_cuts_the_rows_to_a_budget_of_bytes_and_a_gpu_does_not():
+    rows, tile = objective_shape(151_936, 1_024, on_cuda=False)
+    assert 4 * rows * (151_936 + tile) < 100 * 2**20
+    assert objective_shape(151_936, 1_024, on_cuda=True) == (1_024, 16_384)
+    assert objective_shape(1_000, 37, on_cuda=False)[0] == 37
 
 
 @pytest.mark.parametrize("rows", [8, 64])

@@ -189,7 +189,7 @@ def left_on_cpu() -> AbstractContextManager[Any]:
 
 
 def looped_adamw() -> AbstractContextManager[Any]:
-    return patch.object(optimizer, "uses_fused", lambda _: None)
+    return patch.object(optimizer, "FUSED", False)
 
 
 TEACHERS: dict[str, Case] = {f"{model} teacher": partial(teacher, model) for model in MODELS}

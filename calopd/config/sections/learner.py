@@ -52,9 +52,10 @@ class LearnerSection(Section):
     lora_targets: Fixed[tuple[str, ...] | Literal["all-linear"]] = "all-linear"
     """Names of the modules with adapters, such as `["q_proj", "v_proj"]`; `"all-linear"` = every linear layer but the
     LM head. Used if `lora_rank` > 0."""
-    recompute_activations: bool = True
+    recompute_activations: bool | Literal["auto"] = "auto"
     """Recompute activations in the backward pass instead of storing them: much less memory, about a third more compute.
-    Turn it off for small models."""
+    `"auto"` = on GPUs and with several ranks; on a CPU, only in micro-batches whose activations would need more than a
+    quarter of its memory, or 4 GiB."""
     compute_dtype: Dtype = "auto"
     """Data type of the forward and backward passes. Parameters, gradient sums and optimizer state stay float32.
     `"auto"` = bfloat16 on a GPU, float32 on a CPU."""

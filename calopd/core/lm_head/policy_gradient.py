@@ -1,6 +1,12 @@
-"""The LM head of the learner: the objective and its gradient, formed chunk by chunk in the forward pass."""
+"""The LM head of the learner: the objective and its gradient, formed chunk by chunk in the forward pass.
 
-from collections.abc import Callable
+One buffer of [rows, V] serves all chunks. It receives the exponentials of the logits, block by block of the vocabulary,
+and becomes the gradient of the logits in place. Each block is small enough for a CPU's caches. Most of the cost of a
+naive head is page faults on freshly allocated logits.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +14,8 @@ import torch
 from torch import Tensor
 
 from calopd.core.lm_head.products import add_gradients, project
-from calopd.core.lm_head.scores import HeadScores
+from calopd.core.lm_head.scores import HeadScores, RunningSoftmax
+from calopd.core.lm_head.tiles import objective_shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,26 +26,92 @@ class ForwardKL:
     q_TK: Tensor
     weights_T: Tensor
 
+    def part(self, rows: slice) -> "ForwardKL":
+        return ForwardKL(self.ids_TK[rows], self.q_TK[rows], self.weights_T[rows])
 
-class _Projection:
-    """Logits of a chunk, less their maximum, and their exponentials, in two buffers that all chunks share."""
 
-    def __init__(self, weight_VH: Tensor, rows: int) -> None:
+class _Places:
+    """Entries of the vocabulary of each row, [T, K], to be read from or added to in one block after the other."""
+
+    def __init__(self, ids_TK: Tensor) -> None:
+        self._ids = ids_TK
+        self.logits = torch.zeros(ids_TK.shape, device=ids_TK.device)
+
+    def _inside(self, block_TV: Tensor, first: int) -> tuple[Tensor, Tensor]:
+        """Columns of the block, and whether the entry is in it."""
+        columns = self._ids - first
+        return columns.clamp(0, block_TV.shape[1] - 1), (columns >= 0) & (columns < block_TV.shape[1])
+
+    def read(self, block_TV: Tensor, first: int) -> None:
+        columns, inside = self._inside(block_TV, first)
+        self.logits += block_TV.gather(1, columns).where(inside, 0.0)
+
+    def add_to(self, block_TV: Tensor, first: int, values_TK: Tensor) -> None:
+        columns, inside = self._inside(block_TV, first)
+        block_TV.scatter_add_(1, columns, values_TK.where(inside, 0.0))
+
+
+_kept = threading.local()
+
+
+def _workspace(weight_VH: Tensor, *sizes: int) -> Sequence[Tensor]:
+    """Buffers of these sizes; a CPU keeps them for the next pass, a GPU's allocator does the same by itself."""
+    if weight_VH.is_cuda:
+        return [torch.empty(size, device=weight_VH.device) for size in sizes]
+    if getattr(_kept, "buffer", None) is None or _kept.buffer.numel() < sum(sizes):
+        with torch.inference_mode(mode=False):
+            _kept.buffer = torch.empty(sum(sizes))
+    buffer: Tensor = _kept.buffer
+    return buffer[: sum(sizes)].split(sizes)
+
+
+class _Head:
+    """Blocks of the vocabulary: their exponentials, then their gradients, in one buffer that all chunks share."""
+
+    def __init__(self, weight_VH: Tensor, rows: int, tile: int) -> None:
+        size = len(weight_VH)
         self._weight = weight_VH
-        self._logits, self._exp = torch.empty(2, rows, len(weight_VH), device=weight_VH.device)
+        self._tiles = [(first, min(tile, size - first)) for first in range(0, size, tile)]
+        self._buffer, self._logits = _workspace(weight_VH, rows * size, rows * min(tile, size))
 
-    def __call__(self, hidden_TH: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Shifted logits [T, V], their exponentials [T, V], and the sums of these [T]; float32."""
-        count = len(hidden_TH)
-        logits = project(hidden_TH, self._weight, self._logits[:count])
-        logits -= logits.amax(1, keepdim=True)
-        exp = torch.exp(logits, out=self._exp[:count])
-        return logits, exp, exp.sum(1)
+    def _blocks(self, rows: int) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """The first entry of each block, its part of the buffer, and its part of the weight."""
+        for first, width in self._tiles:
+            block = self._buffer[rows * first : rows * (first + width)].view(rows, width)
+            yield first, block, self._weight[first : first + width]
 
+    def softmax(self, hidden_TH: Tensor, top_k: int, *places: _Places) -> tuple[RunningSoftmax, list[Tensor]]:
+        """Fill the buffer with the exponentials of the logits, each block relative to a maximum of its own.
 
-def _entropy(logits: Tensor, exp: Tensor, total: Tensor) -> Tensor:
-    """-sum p log p from shifted logits, without another [T, V]."""
-    return total.log() - torch.einsum("tv,tv->t", exp, logits) / total
+        Returns what the rows add up to, and the maxima of the blocks, [T, 1] each.
+        """
+        softmax = RunningSoftmax(len(hidden_TH), top_k, hidden_TH.device)
+        peaks = []
+        for first, block, weight in self._blocks(len(hidden_TH)):
+            logits = project(hidden_TH, weight, self._logits[: block.numel()].view_as(block))
+            for some in places:
+                some.read(logits, first)
+            softmax.add(logits, first, block)
+            peaks.append(softmax.peak)
+        return softmax, peaks
+
+    def add_gradients(
+        self,
+        hidden_TH: Tensor,
+        scales: list[Tensor],
+        extra: list[tuple[_Places, Tensor]],
+        grad_hidden_TH: Tensor,
+        grad_weight_VH: Tensor | None,
+    ) -> None:
+        """Multiply each block by its scale, add the extra values, and form the gradients of hidden states and head."""
+        total_TH = torch.zeros(hidden_TH.shape, device=hidden_TH.device)
+        for (first, block, weight), scale in zip(self._blocks(len(hidden_TH)), scales, strict=True):
+            block *= scale
+            for places, values in extra:
+                places.add_to(block, first, values)
+            own = None if grad_weight_VH is None else grad_weight_VH[first : first + len(weight)]
+            add_gradients(block, hidden_TH, weight, total_TH, own)
+        grad_hidden_TH.copy_(total_TH)
 
 
 class _PolicyGradient(torch.autograd.Function):
@@ -55,54 +128,58 @@ class _PolicyGradient(torch.autograd.Function):
         top_k: int,
         rows: int,
     ) -> tuple[Tensor, ...]:
-        count = len(hidden_TH)
-        device = hidden_TH.device
+        count, device = len(hidden_TH), hidden_TH.device
+        rows, tile = objective_shape(len(weight_VH), min(rows, count), on_cuda=weight_VH.is_cuda)
         logprobs = torch.empty(count, device=device)
         entropies = torch.empty(count, device=device)
         top_ids = torch.empty(count, top_k, dtype=torch.long, device=device)
         top_logprobs = torch.empty(count, top_k, device=device)
         grad_hidden = torch.empty_like(hidden_TH)
         learns_head = ctx.needs_input_grad[1]
-        grad_weight = torch.zeros(weight_VH.shape if learns_head else (0, weight_VH.shape[1]), device=device)
+        grad_weight = torch.zeros(weight_VH.shape, device=device) if learns_head else None
         objective = torch.zeros((), dtype=torch.float64, device=device)
         kl = torch.zeros(count, device=device)
-        project = _Projection(weight_VH, min(rows, count))
+        head = _Head(weight_VH, rows, tile)
         for start in range(0, count, rows):
             part = slice(start, min(start + rows, count))
-            targets = targets_T[part, None]
-            logits, exp, total = project(hidden_TH[part])
-            log_total = total.log()
-            logprobs[part] = logits.gather(1, targets).squeeze(1) - log_total
-            if top_k:
-                best, top_ids[part] = logits.topk(top_k)
-                top_logprobs[part] = best - log_total[:, None]
-            entropies[part] = _entropy(logits, exp, total)
-            coefficient = coefficients(part, logprobs[part])
-            objective += (coefficient.double() * logprobs[part].double()).sum()
+            hidden = hidden_TH[part]
+            targets = _Places(targets_T[part, None])
+            extra = None if forward_kl is None else forward_kl.part(part)
+            likely = None if extra is None else _Places(extra.ids_TK)
+            softmax, peaks = head.softmax(hidden, top_k, *(p for p in (targets, likely) if p is not None))
+            scores = softmax.scores(targets.logits.squeeze(1), entropy=True)
+            assert scores.entropy is not None
+            logprobs[part], entropies[part] = scores.logprobs, scores.entropy
+            if scores.top_ids is not None and scores.top_logprobs is not None:
+                top_ids[part], top_logprobs[part] = scores.top_ids, scores.top_logprobs
+            coefficient = coefficients(part, scores.logprobs)
+            objective += (coefficient.double() * scores.logprobs.double()).sum()
             # d log pi(y) / d logits = onehot(y) - pi
-            pull = coefficient
-            if forward_kl is not None:
+            pull, added = coefficient, [(targets, coefficient[:, None])]
+            log_total = softmax.log_total[:, None]
+            if extra is not None and likely is not None:
                 # d FKL / d logits = pi - q
-                ids, q, weight = (t[part] for t in (forward_kl.ids_TK, forward_kl.q_TK, forward_kl.weights_T))
-                divergence = (q * (q.log() - (logits.gather(1, ids) - log_total[:, None]))).nan_to_num(0.0).sum(1)
+                q, weight = extra.q_TK, extra.weights_T
+                divergence = (q * (q.log() - (likely.logits - log_total))).nan_to_num(0.0).sum(1)
                 kl[part] = divergence
                 objective += (weight.double() * divergence.double()).sum()
                 pull = coefficient - weight
-            gradient = exp.mul_((-pull / total)[:, None])
-            gradient.scatter_add_(1, targets, coefficient[:, None])
-            if forward_kl is not None:
-                gradient.scatter_add_(1, ids, -weight[:, None] * q)
-            add_gradients(gradient, hidden_TH[part], weight_VH, grad_hidden[part], grad_weight if learns_head else None)
-        ctx.save_for_backward(grad_hidden, grad_weight.to(weight_VH.dtype))
+                added.append((likely, -weight[:, None] * q))
+            scales = [-pull[:, None] * (peak - log_total).exp() for peak in peaks]
+            head.add_gradients(hidden, scales, added, grad_hidden[part], grad_weight)
+        ctx.gradients = grad_hidden, None if grad_weight is None else grad_weight.to(weight_VH.dtype)
         ctx.mark_non_differentiable(logprobs, entropies, top_ids, top_logprobs, kl)
         return objective.float(), logprobs, entropies, top_ids, top_logprobs, kl
 
     @staticmethod
     def backward(ctx: Any, grad_objective: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        grad_hidden, grad_weight = ctx.saved_tensors
-        scale = grad_objective
-        head = grad_weight * scale.to(grad_weight) if ctx.needs_input_grad[1] else None
-        return grad_hidden * scale.to(grad_hidden), head, None, None, None, None, None
+        assert ctx.gradients is not None, "the gradient was formed once, and scaled in place: one backward pass only"
+        hidden, weight = ctx.gradients
+        ctx.gradients = None
+        for gradient in (hidden, weight):
+            if gradient is not None:
+                gradient *= grad_objective.to(gradient)
+        return hidden, weight, None, None, None, None, None
 
 
 def policy_objective(
@@ -118,7 +195,7 @@ def policy_objective(
     """sum_t c_t * log pi_S(y_t) and the scores; c = coefficients(rows, log pi of these rows) is constant.
 
     The loss of OPD (Eq. 3) is this with c_t = -weight_t * sg(A_t): A reads the log-probability of the same pass.
-    `forward_kl` adds sum_t w_t * FKL_t, differentiated directly.
+    `forward_kl` adds sum_t w_t * FKL_t, differentiated directly. At most `rows` are projected at once.
     """
     objective, logprobs, entropies, top_ids, top_logprobs, kl = _PolicyGradient.apply(  # type: ignore[no-untyped-call]
         hidden_TH, weight_VH, targets_T, coefficients, forward_kl, top_k, rows

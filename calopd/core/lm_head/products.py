@@ -7,8 +7,7 @@ which a deviation of the teacher counts.
 import torch
 from torch import Tensor
 
-TILE = 16_384
-"""Vocabulary entries that are multiplied at once where the result, or a copy of the input, would need memory."""
+from calopd.core.lm_head.tiles import TILE
 
 
 def project(hidden_TH: Tensor, weight_VH: Tensor, out_TV: Tensor) -> Tensor:
@@ -25,20 +24,16 @@ def project(hidden_TH: Tensor, weight_VH: Tensor, out_TV: Tensor) -> Tensor:
 def add_gradients(
     gradient_TV: Tensor, hidden_TH: Tensor, weight_VH: Tensor, grad_hidden_TH: Tensor, grad_weight_VH: Tensor | None
 ) -> None:
-    """Set the gradient of the hidden states, and add to that of the weight, from the float32 gradient of the logits."""
+    """Add to the float32 gradients of hidden states and weight, from the float32 gradient of the logits."""
     if hidden_TH.dtype == torch.float32:
-        torch.mm(gradient_TV, weight_VH, out=grad_hidden_TH)
+        grad_hidden_TH.addmm_(gradient_TV, weight_VH)
         if grad_weight_VH is not None:
             grad_weight_VH.addmm_(gradient_TV.T, hidden_TH)
         return
-    total_TH = torch.zeros(hidden_TH.shape, device=hidden_TH.device)
-    for first in range(0, len(weight_VH), TILE):
-        tile = slice(first, first + TILE)
-        gradient = gradient_TV[:, tile].to(hidden_TH.dtype)
-        total_TH += _product(gradient, weight_VH[tile])
-        if grad_weight_VH is not None:
-            grad_weight_VH[tile] += _product(gradient.T, hidden_TH)
-    grad_hidden_TH.copy_(total_TH)
+    gradient = gradient_TV.to(hidden_TH.dtype)
+    grad_hidden_TH += _product(gradient, weight_VH)
+    if grad_weight_VH is not None:
+        grad_weight_VH += _product(gradient.T, hidden_TH)
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:

@@ -56,7 +56,7 @@ def score_targets(
         if not options.top_k and spare is None:
             parts.append(HeadScores((own - _log_totals(hidden, weight_VH, buffer, tile)).clamp_(max=0)))
             continue
-        softmax = _RunningSoftmax(len(hidden), options.top_k, hidden.device)
+        softmax = RunningSoftmax(len(hidden), options.top_k, hidden.device)
         for first in range(0, size, tile):
             logits = _project(hidden, weight_VH[first : first + tile], buffer)
             softmax.add(logits, first, None if spare is None else spare[: logits.numel()].view_as(logits))
@@ -85,7 +85,7 @@ def score_logits(
             continue
         found = found.float()
         own = found.gather(1, targets_T[part, None]).squeeze(1)
-        softmax = _RunningSoftmax(len(found), options.top_k, found.device)
+        softmax = RunningSoftmax(len(found), options.top_k, found.device)
         softmax.add(found, 0, torch.empty_like(found) if needs_entropy else None)
         parts.append(softmax.scores(own, entropy=needs_entropy))
     return _joined(parts, options) if parts else None
@@ -118,14 +118,14 @@ def _log_totals(hidden_TH: Tensor, weight_VH: Tensor, buffer: Tensor, tile: int)
     # NaN and infinity fail the comparison too.
     unsafe = ~(log_total.abs() < SAFE_LOG)
     if unsafe.any():
-        softmax = _RunningSoftmax(int(unsafe.sum()), 0, hidden_TH.device)
+        softmax = RunningSoftmax(int(unsafe.sum()), 0, hidden_TH.device)
         for weight in weight_VH.split(tile):
             softmax.add(_project(hidden_TH[unsafe], weight, buffer), 0, None)
         log_total[unsafe] = softmax.log_total
     return log_total
 
 
-class _RunningSoftmax:
+class RunningSoftmax:
     """Log-sum-exp, entropy and top-k of rows whose logits are added tile by tile."""
 
     def __init__(self, rows: int, top_k: int, device: torch.device) -> None:
@@ -137,8 +137,11 @@ class _RunningSoftmax:
         self._best = torch.empty(rows, 0, device=device)
         self._best_ids = torch.empty(rows, 0, dtype=torch.long, device=device)
 
-    def add(self, logits_TV: Tensor, first: int, spare_TV: Tensor | None) -> None:
-        """Add the logits of the vocabulary from `first` on, overwriting them; `spare_TV` is a buffer for entropy."""
+    def add(self, logits_TV: Tensor, first: int, exponentials_TV: Tensor | None = None) -> None:
+        """Add the logits of the vocabulary from `first` on, overwriting them.
+
+        With `exponentials_TV` entropy is measured too, and the buffer receives exp(logits - `peak`).
+        """
         if self._k:
             best, ids = logits_TV.topk(min(self._k, logits_TV.shape[1]))
             best, ids = torch.cat((self._best, best), 1), torch.cat((self._best_ids, ids + first), 1)
@@ -147,14 +150,18 @@ class _RunningSoftmax:
         highest = torch.maximum(self._max, logits_TV.amax(1, keepdim=True))
         shrink = (self._max - highest).exp()
         logits_TV -= highest
-        if spare_TV is None:
-            exp = logits_TV.exp_()
-        else:
-            exp = torch.exp(logits_TV, out=spare_TV)
+        exp = torch.exp(logits_TV, out=logits_TV if exponentials_TV is None else exponentials_TV)
+        total = exp.sum(1, keepdim=True)
+        if exponentials_TV is not None:
             moved = torch.where(self._total > 0, self._total * (self._max - highest), 0.0)
-            self._weighted = shrink * (self._weighted + moved) + torch.einsum("tv,tv->t", exp, logits_TV)[:, None]
-        self._total = self._total * shrink + exp.sum(1, keepdim=True)
+            self._weighted = shrink * (self._weighted + moved) + logits_TV.mul_(exp).sum(1, keepdim=True)
+        self._total = self._total * shrink + total
         self._max = highest
+
+    @property
+    def peak(self) -> Tensor:
+        """[T, 1]: the maximum of the logits so far."""
+        return self._max
 
     @property
     def log_total(self) -> Tensor:

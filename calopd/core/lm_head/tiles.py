@@ -2,9 +2,24 @@
 
 import torch
 
-_ROWS_AND_COLUMNS = {"cpu": (512, 4_096), "cuda": (4_096, 16_384)}
+TILE = 16_384
+"""Vocabulary entries that a GPU multiplies at once."""
+_ROWS_AND_COLUMNS = {"cpu": (512, 4_096), "cuda": (4_096, TILE)}
+_CPU_BUFFER = 96 * 2**20
+"""Bytes of logits that the learner's head holds at once on a CPU: rows are cut to fit, down to `_MIN_ROWS`."""
+_MIN_ROWS = 64
+_CPU_TILE = 2**19
+"""Logits in one of its blocks: few enough for the caches, and so many that an operation is worth starting."""
 
 
 def tile_shape(device: torch.device) -> tuple[int, int]:
     """Rows and vocabulary entries of one tile: small enough for a CPU's caches, large enough for a GPU."""
     return _ROWS_AND_COLUMNS["cpu" if device.type == "cpu" else "cuda"]
+
+
+def objective_shape(vocabulary: int, rows: int, *, on_cuda: bool) -> tuple[int, int]:
+    """Rows of the learner's buffer of logits, at most `rows`, and vocabulary entries of one of its blocks."""
+    if on_cuda:
+        return rows, TILE
+    rows = min(rows, max(_MIN_ROWS, _CPU_BUFFER // (4 * vocabulary)))
+    return rows, max(_CPU_TILE // rows, 1_024)

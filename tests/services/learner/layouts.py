@@ -59,7 +59,7 @@ def train_and_save(model: str, ranks: Ranks, run: RunDir) -> dict[str, Any]:
     """One step, a checkpoint of it, and another step while the checkpoint is being written."""
     everything = trajectories()
     student = sharded(model, ranks)
-    optimizer = adamw(student, SETTINGS, ranks.device)
+    optimizer = adamw(student, SETTINGS)
     gradient = form(student, ranks, everything, CASE)["gradient"]
     optimizer.step()
     record = Record(step=ranks.size, used={"step-000000": [1, 2, 3]})
@@ -112,7 +112,7 @@ def load_other(model: str, ranks: Ranks, run: RunDir) -> dict[str, torch.Tensor]
     student = sharded(model, ranks)
     newest = checkpoints.latest(run)
     assert newest is not None
-    assert checkpoint.load(newest, student, adamw(student, SETTINGS, ranks.device)).step == 1
+    assert checkpoint.load(newest, student, adamw(student, SETTINGS)).step == 1
     return weights(student)
 
 

@@ -14,7 +14,6 @@ from calopd.evaluation.checkpoint_export import export_checkpoint
 from calopd.rundir import checkpoints
 from calopd.rundir.layout import RunDir
 from calopd.rundir.policies import load_policy
-from services.learner.optimizer import uses_fused
 from services.learner.ranks import mesh_shape
 from tests.services.learner.test_gradients import difference
 from tests.services.processes import ROOT
@@ -39,11 +38,6 @@ def test_a_node_is_one_group_of_shards(ranks, per_node, group, shape):
 def test_nodes_with_different_numbers_of_ranks_are_refused():
     with pytest.raises(ConfigError, match=r'got 5 ranks and 3 on this one: .* learner.shard = "all"'):
         mesh_shape(5, 3, "node")
-
-
-def test_the_optimizer_is_fused_on_gpus_and_the_default_on_cpus():
-    assert uses_fused("cuda") is True
-    assert uses_fused("cpu") is None
 
 
 def test_the_allocator_is_configured_before_torch_is_imported():

@@ -124,6 +124,16 @@ def test_loss_and_gradients_equal_those_of_sequences_alone(tiny, case):
     assert max((packed[name] - plain[name]).norm() for name in packed) < 1e-5 * norm
 
 
+@pytest.mark.parametrize("limit", [2**30, 1])
+def test_auto_recomputes_only_micro_batches_whose_activations_do_not_fit(tiny, monkeypatch, limit):
+    monkeypatch.setattr("services.learner.student.MAX_STORED", limit)
+    student = loaded(str(tiny.student), recompute_activations="auto", device="cpu")
+    computed = []
+    student.lm.model.layers[0].mlp.register_forward_pre_hook(lambda *_: computed.append(1))
+    Accumulator(student, MethodSection(overlap_top_k=0), StepInfo(), CPU, world_size=1).add(scored())
+    assert len(computed) == (1 if limit > 1 else 2)
+
+
 def test_a_micro_batch_has_no_padding_and_restarts_positions():
     seen = scored()
     batch = MicroBatch.pack(seen, "c0", ("eval+", "eval-"), CPU)

@@ -1,0 +1,160 @@
+"""A learner step against TRL's DistillationTrainer, and its LM head against full logits.
+
+python -m benchmarks.learner [head] [trl]   (or `make bench-learner`): medians of ratios of CPU seconds (wall seconds
+beside them) of interleaved repetitions in one run; above 1 = we are faster.
+
+- head: forward, backward and AdamW of the LM head, against hidden @ W^T -> log_softmax -> gather -> backward; and the
+  peak of the resident memory above that of hidden states, weight and optimizer state.
+- trl: the teacher scores a batch, the learner makes an optimizer step with it. TRL does the same on the same model and
+  tokens, without generation, with its default settings; it is installed into build/trl, beside the project.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.model_builders import smollm2
+from calopd.planning.lengths import draw_lengths
+
+ROOT = Path(__file__).parent.parent
+RESULTS = Path(__file__).parent / "results" / "learner.json"
+TRL, TRL_FILES = "trl==1.16.0", ROOT / "build" / "trl"
+TRL_NEEDS = ("datasets==5.2.0", "multiprocess", "pandas", "xxhash", "dill", "fsspec", "pytz", "tzdata", "six",
+             "python-dateutil")  # fmt: skip
+HEADS = {"49k": (49_152, 576, (512, 2_048)), "152k": (151_936, 128, (512, 2_048))}
+"""Vocabulary size, hidden size, numbers of tokens."""
+PEAKS = {"peak_mib_512": 512, "peak_mib_8192": 8_192}
+BATCHES = {
+    "": [160, 160, 160, 160],
+    "_paper_lengths": [max(16, length // 60) for length in draw_lengths(4, seed=3)],
+}
+"""Response tokens: all alike, and as those of the paper differ, divided by 60."""
+PROMPT, VOCABULARY = 60, 49_152
+INTERVENTIONS = {"c0": 5, "eval+": 33, "eval-": 36}
+REPEATS = 3
+
+
+def draw_batch(lengths: list[int]) -> list[dict[str, Any]]:
+    """Random responses with a prompt per context; the contexts share their beginning."""
+    draw = np.random.default_rng(0)
+    batch = []
+    for length in lengths:
+        shared = draw.integers(0, VOCABULARY, PROMPT)
+        prompts = {name: [*shared, *draw.integers(0, VOCABULARY, own)] for name, own in INTERVENTIONS.items()}
+        batch.append({
+            "response": draw.integers(0, VOCABULARY, length).tolist(),
+            "prompts": {name: [int(i) for i in ids] for name, ids in prompts.items()},
+        })  # fmt: skip
+    return batch
+
+
+@contextmanager
+def peer(*arguments: str, **environment: str) -> Iterator[Any]:
+    """Start a process of benchmarks.learner_peers; yields a function from a question to its answer."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.learner_peers", *arguments],
+        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE", **environment},
+    )  # fmt: skip
+    questions, answers = process.stdin, process.stdout
+    assert questions is not None
+    assert answers is not None
+    try:
+        assert answers.readline() == "ready\n", f"the process of {arguments[0]} did not start"
+
+        def ask(question: Any) -> Any:
+            questions.write(json.dumps(question) + "\n")
+            questions.flush()
+            return json.loads(answers.readline())
+
+        yield ask
+    finally:
+        process.kill()
+
+
+def ratio(theirs: list[dict[str, float]], ours: list[dict[str, float]], kind: str = "cpu") -> float:
+    return round(statistics.median(a[kind] / b[kind] for a, b in zip(theirs, ours, strict=True)), 2)
+
+
+def measure_heads() -> dict[str, Any]:
+    results: dict[str, Any] = {}
+    with peer("head") as ask:
+        for name, (vocabulary, hidden, counts) in HEADS.items():
+            found = {}
+            for tokens in counts:
+                spent: dict[str, list[dict[str, float]]] = {"full": [], "ours": []}
+                for repeat in range(REPEATS + 1):
+                    for way in spent:
+                        said = ask({"way": way, "vocabulary": vocabulary, "hidden": hidden, "tokens": tokens})
+                        if repeat:  # the first repetition is the warm-up
+                            spent[way].append(said)
+                found[str(tokens)] = {"cpu": ratio(*spent.values()), "wall": ratio(*spent.values(), "wall")}
+                found[str(tokens)]["peak_mib"] = round(max(said["peak_mib"] for said in spent["ours"]))
+                found[str(tokens)]["peak_mib_full"] = round(max(said["peak_mib"] for said in spent["full"]))
+                print(name, tokens, found[str(tokens)], flush=True)
+            results[f"vs_full_{name}"] = min(one["cpu"] for one in found.values())
+            results[f"vs_full_{name}_by_tokens"] = found
+        for key, tokens in PEAKS.items():
+            vocabulary, hidden, _ = HEADS["152k"]
+            said = ask({"way": "ours", "vocabulary": vocabulary, "hidden": hidden, "tokens": tokens})
+            results[key] = round(said["peak_mib"])
+            print(key, results[key], flush=True)
+    return results
+
+
+def install_trl() -> None:
+    """TRL and what it needs beyond our packages, into a folder of its own."""
+    if (TRL_FILES / "trl").exists():
+        return
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps", "--target"]
+    subprocess.run([*pip, str(TRL_FILES), TRL, *TRL_NEEDS], check=True)
+
+
+def measure_trl() -> dict[str, Any]:
+    install_trl()
+    model, results = str(smollm2()), {"vs_trl_batches": BATCHES}
+    path = os.pathsep.join((str(TRL_FILES), os.environ.get("PYTHONPATH", "")))
+    with peer("trl", model, PYTHONPATH=path) as trl, peer("calopd", model) as ours:
+        for suffix, lengths in BATCHES.items():
+            batch = draw_batch(lengths)
+            spent: dict[str, list[dict[str, float]]] = {"trl": [], "1": [], "3": []}
+            for repeat in range(REPEATS + 1):
+                for name in spent:
+                    said = trl(batch) if name == "trl" else ours({"contexts": int(name), "batch": batch})
+                    print(suffix or "equal lengths", name, said, flush=True)
+                    if repeat:
+                        spent[name].append(said)
+            tokens = sum(lengths) + len(lengths) * (PROMPT + INTERVENTIONS["c0"])
+            for name, key in (("1", "vs_trl"), ("3", "vs_trl_3_contexts")):
+                results[key + suffix] = ratio(spent["trl"], spent[name])
+                results[f"{key}{suffix}_wall"] = ratio(spent["trl"], spent[name], "wall")
+            results[f"tokens_per_second{suffix}"] = {
+                name: round(tokens / statistics.median(said["wall"] for said in values), 1)
+                for name, values in spent.items()
+            }
+            results[f"peak_mib_step{suffix}"] = {
+                name: round(max(said["peak_mib"] for said in values)) for name, values in spent.items()
+            }
+    return results
+
+
+def main() -> None:
+    parts = {"head": measure_heads, "trl": measure_trl}
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    for name in sys.argv[1:] or parts:
+        results |= parts[name]()
+        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    print(json.dumps(results, indent=1), "\n(ratios above 1 = we are faster)")
+    print(f"written to benchmarks/results/{RESULTS.name}")
+
+
+if __name__ == "__main__":
+    main()
