@@ -39,7 +39,7 @@ BATCHES = {
 """Response tokens: all alike, and as those of the paper differ, divided by 60."""
 PROMPT, VOCABULARY = 60, 49_152
 INTERVENTIONS = {"c0": 5, "eval+": 33, "eval-": 36}
-REPEATS = 3
+REPEATS = 2
 
 
 def draw_batch(lengths: list[int]) -> list[dict[str, Any]]:
@@ -84,8 +84,7 @@ def ratio(theirs: list[dict[str, float]], ours: list[dict[str, float]], kind: st
     return round(statistics.median(a[kind] / b[kind] for a, b in zip(theirs, ours, strict=True)), 2)
 
 
-def measure_heads() -> dict[str, Any]:
-    results: dict[str, Any] = {}
+def measure_heads() -> Iterator[dict[str, Any]]:
     with peer("head") as ask:
         for name, (vocabulary, hidden, counts) in HEADS.items():
             found = {}
@@ -96,18 +95,16 @@ def measure_heads() -> dict[str, Any]:
                         said = ask({"way": way, "vocabulary": vocabulary, "hidden": hidden, "tokens": tokens})
                         if repeat:  # the first repetition is the warm-up
                             spent[way].append(said)
-                found[str(tokens)] = {"cpu": ratio(*spent.values()), "wall": ratio(*spent.values(), "wall")}
+                full, ours = spent["full"], spent["ours"]
+                found[str(tokens)] = {"cpu": ratio(full, ours), "wall": ratio(full, ours, "wall")}
                 found[str(tokens)]["peak_mib"] = round(max(said["peak_mib"] for said in spent["ours"]))
                 found[str(tokens)]["peak_mib_full"] = round(max(said["peak_mib"] for said in spent["full"]))
                 print(name, tokens, found[str(tokens)], flush=True)
-            results[f"vs_full_{name}"] = min(one["cpu"] for one in found.values())
-            results[f"vs_full_{name}_by_tokens"] = found
+            yield {f"vs_full_{name}": min(one["cpu"] for one in found.values()), f"vs_full_{name}_by_tokens": found}
         for key, tokens in PEAKS.items():
             vocabulary, hidden, _ = HEADS["152k"]
             said = ask({"way": "ours", "vocabulary": vocabulary, "hidden": hidden, "tokens": tokens})
-            results[key] = round(said["peak_mib"])
-            print(key, results[key], flush=True)
-    return results
+            yield {key: round(said["peak_mib"])}
 
 
 def install_trl() -> None:
@@ -118,13 +115,14 @@ def install_trl() -> None:
     subprocess.run([*pip, str(TRL_FILES), TRL, *TRL_NEEDS], check=True)
 
 
-def measure_trl() -> dict[str, Any]:
+def measure_trl() -> Iterator[dict[str, Any]]:
     install_trl()
-    model, results = str(smollm2()), {"vs_trl_batches": BATCHES}
+    model = str(smollm2())
     path = os.pathsep.join((str(TRL_FILES), os.environ.get("PYTHONPATH", "")))
     with peer("trl", model, PYTHONPATH=path) as trl, peer("calopd", model) as ours:
         for suffix, lengths in BATCHES.items():
             batch = draw_batch(lengths)
+            results: dict[str, Any] = {f"response_tokens{suffix}": lengths}
             spent: dict[str, list[dict[str, float]]] = {"trl": [], "1": [], "3": []}
             for repeat in range(REPEATS + 1):
                 for name in spent:
@@ -143,15 +141,16 @@ def measure_trl() -> dict[str, Any]:
             results[f"peak_mib_step{suffix}"] = {
                 name: round(max(said["peak_mib"] for said in values)) for name, values in spent.items()
             }
-    return results
+            yield results
 
 
 def main() -> None:
     parts = {"head": measure_heads, "trl": measure_trl}
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for name in sys.argv[1:] or parts:
-        results |= parts[name]()
-        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+        for part in parts[name]():
+            results |= part
+            RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     print(json.dumps(results, indent=1), "\n(ratios above 1 = we are faster)")
     print(f"written to benchmarks/results/{RESULTS.name}")
 

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+STEP = 1
+"""The step that is learnt again and again: the first one also keeps trajectories for the report."""
 Work = Callable[[Any], Callable[[], object]]
 """From a question to what is to be measured."""
 
@@ -138,7 +140,7 @@ def calopd(model: str) -> Work:
 
     def trajectory(ticket: Any, one: dict[str, Any], logprobs: np.ndarray) -> Trajectory:
         response = np.array(one["response"], np.int32)
-        sample = Sample(response, logprobs[0], truncated=False, policy_version=0, seconds=0.0)
+        sample = Sample(response, logprobs[0], truncated=False, policy_version=STEP, seconds=0.0)
         scores = Scores(ticket.contexts, logprobs, teacher_revision="", seconds=0.0)
         prompt = np.array(one["prompts"]["c0"], np.int32)
         return Trajectory(ticket, prompt, sample, scores, False, False, sampler="", worker="")
@@ -156,7 +158,7 @@ def calopd(model: str) -> Work:
         scores = iter(teacher.score(sequences).scores)
         logprobs = [np.stack([next(scores).logprobs for _ in names]) for _ in batch]
         trainer._config = config
-        trainer.begin(1)
+        trainer.begin(STEP)
         trainer.learn([trajectory(*row) for row in zip(tickets, batch, logprobs, strict=True)], None)
         sums = StepSums()
         sums.merge(trainer.result.sums)
