@@ -33,10 +33,10 @@ HEADS = {"49k": (49_152, 576, (512, 2_048)), "152k": (151_936, 128, (512, 2_048)
 """Vocabulary size, hidden size, numbers of tokens."""
 PEAKS = {"peak_mib_512": 512, "peak_mib_8192": 8_192}
 BATCHES = {
-    "": [160, 160, 160, 160],
-    "_paper_lengths": [max(16, length // 60) for length in draw_lengths(4, seed=3)],
+    "": [96, 96, 96, 96],
+    "_paper_lengths": [max(16, length // 100) for length in draw_lengths(4, seed=3)],
 }
-"""Response tokens: all alike, and as those of the paper differ, divided by 60."""
+"""Response tokens: all alike, and as those of the paper differ, divided by 100."""
 PROMPT, VOCABULARY = 60, 49_152
 INTERVENTIONS = {"c0": 5, "eval+": 33, "eval-": 36}
 REPEATS = 2
