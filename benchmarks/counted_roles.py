@@ -90,7 +90,8 @@ def trajectory(ticket: Ticket, tokens: int) -> Trajectory:
         top_k=top if options.top_k else None,
         entropy=zeros if options.want_entropy else None,
     )
-    sample = Sample(zeros.astype(np.int32), zeros, truncated=False, policy_version=0, seconds=0.0)
+    # The policy of the second step, in which it is learned from.
+    sample = Sample(zeros.astype(np.int32), zeros, truncated=False, policy_version=1, seconds=0.0)
     return Trajectory(ticket, np.zeros(PROMPT, np.int32), sample, scores, False, False, sampler="", worker="")
 
 

@@ -64,7 +64,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("run run.toml --set learner.learning_rate=-1", CONFIG, "learner.learning_rate: expected"),
     ("run run.toml --set rollout.temperature=0", CONFIG, "rollout.temperature: expected a number above 0"),
     ("run run.toml --set rollout.top_p=1.5", CONFIG, "rollout.top_p: expected 1 or less"),
-    ("run run.toml --set rollout.engine=sglang", CONFIG, "rollout.engine: expected 'vllm' or 'torch'"),
+    ("run run.toml --set rollout.engine=sglang", CONFIG, "rollout.engine: expected 'vllm', 'torch' or 'emulated'"),
     ("run run.toml --set rollout.port=70000", CONFIG, "rollout.port: expected 65535 or less"),
     ("run run.toml --set rollout.port=7000 --set learner.port=7000", CONFIG, "are both 7000: choose a different"),
     ("run run.toml --set method.name=cal-opd", CONFIG, "unknown method 'cal-opd': did you mean cal_opd?"),

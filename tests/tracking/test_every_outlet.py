@@ -58,7 +58,7 @@ def test_an_added_metric_is_in_the_report(added, tmp_path):
     run_dir.config.write_text(tomli_w.dumps({"run": {"name": "r"}, "method": {"name": "opd"}}))
     append_line(run_dir.metrics, line_of_a_step())
     page = write_report(run_dir).read_text()
-    assert report_steps(page)[0]["weight_norm"] == 2.1
+    assert report_steps(page)[1]["weight_norm"] == 2.1
     assert "<h2>Added</h2>" in page
     assert "<h3>Weights &amp; norms</h3>" in page
 
