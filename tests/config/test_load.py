@@ -105,7 +105,7 @@ def test_every_setting_has_a_meaning(name, section):
 def test_the_settings_that_a_resumed_run_keeps():
     fixed = {f"{name}.{key}" for name, section in sections() for key in section.model_fields if is_fixed(name, key)}
     assert {key for key in fixed if not key.startswith(("data.", "student.", "method."))} == {
-        "run.name", "run.dir", "run.seed", "teacher.path", "rollout.temperature", "rollout.top_p",
+        "run.name", "run.dir", "run.seed", "run.max_staleness", "teacher.path", "rollout.temperature", "rollout.top_p",
         "rollout.max_tokens", "learner.trajectories", "learner.samples", "learner.lora_rank", "learner.lora_alpha",
         "learner.lora_targets",
     }  # fmt: skip
