@@ -12,6 +12,7 @@ from typing import Literal
 
 import torch
 
+from calopd.core import paper_results
 from calopd.core.activity import Role, busiest
 from calopd.core.calibration import ratio_of_sums
 from calopd.core.step_result import MeasuredStep
@@ -76,6 +77,10 @@ def _mean(name: str, over: str) -> Callable[[MeasuredStep], Number]:
     return lambda step: step.mean(name, over)
 
 
+def _error(name: str, over: str) -> Callable[[MeasuredStep], Number]:
+    return lambda step: step.result.sums.standard_error(name, over)
+
+
 def _count(name: str) -> Callable[[MeasuredStep], Number]:
     return lambda step: int(step.result.sums.get(name))
 
@@ -85,8 +90,8 @@ def _retained(step: MeasuredStep) -> float:
     return ratio_of_sums(kept, raw).item()
 
 
-RETAINED = Chart("Retained discrepancy", "Calibration", paper=(0.65, 0.52), runbook="Signal collapse")
-ZERO = Chart("Zero-advantage tokens", "Calibration", paper=(0.27, 0.34), runbook="Signal collapse")
+RETAINED = Chart("Retained discrepancy", "Calibration", paper=paper_results.RETAINED, runbook="Signal collapse")
+ZERO = Chart("Zero-advantage tokens", "Calibration", paper=paper_results.ZERO, runbook="Signal collapse")
 WIDTH = Chart("Region width", "Calibration", runbook="No calibration")
 DEVIATION = Chart("Mean deviation by probe", "Calibration", runbook="No calibration")
 CHANGED = Chart("Clamped and sign-flipped tokens", "Calibration", "Neither happens often in a healthy Cal-OPD run.")
@@ -100,6 +105,11 @@ OVERLAP = Chart(
     "Overlap with the teacher's top 16",
     "Student",
     "Tokens: share of the two top-16 sets in common. Mass: probability that both give to the common ones.",
+)
+OVERLAP_ERROR = Chart(
+    "Standard error of the overlap",
+    "Student",
+    "Over the step's measured trajectories (`method.overlap_share`). A smaller difference between two runs is noise.",
 )
 LOSS = Chart("Loss", "Optimization")
 NORM = Chart("Gradient norm", "Optimization", logarithmic=True, runbook="Gradient norm")
@@ -210,6 +220,12 @@ METRICS: tuple[Metric, ...] = (
            _mean("token_overlap", "overlap_trajectories"), OVERLAP, "tokens"),
     Metric("top16_mass_overlap", "ratio", "Sum over the common top-16 tokens of min(p_T, p_S)",
            _mean("mass_overlap", "overlap_trajectories"), OVERLAP, "mass"),
+    Metric("top16_token_overlap_error", "ratio",
+           "Standard error of the token overlap over the measured trajectories of the step",
+           _error("token_overlap", "overlap_trajectories"), OVERLAP_ERROR, "tokens"),
+    Metric("top16_mass_overlap_error", "ratio",
+           "Standard error of the mass overlap over the measured trajectories of the step",
+           _error("mass_overlap", "overlap_trajectories"), OVERLAP_ERROR, "mass"),
     Metric("loss", "", "Policy-gradient surrogate; its size depends on the advantages",
            lambda s: s.result.sums.get("loss") / s.denominator, LOSS),
     Metric("grad_norm", "", "Gradient norm before clipping", lambda s: s.gradient_norm, NORM, name="gradient_norm"),

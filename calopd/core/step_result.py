@@ -1,5 +1,6 @@
 """The result of a step: sums over its tokens and trajectories on all ranks, and what only the coordinator knows."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,6 +44,19 @@ class StepSums:
 
     def get(self, name: str) -> float:
         return self.sums.get(name, 0.0)
+
+    def add_overlap(self, token_overlap: Tensor, mass_overlap: Tensor) -> None:
+        """Sums over trajectories of the overlap with the teacher's top-k; the squares are for its standard error."""
+        tokens, mass = token_overlap.double(), mass_overlap.double()
+        self.add(token_overlap=tokens, mass_overlap=mass, overlap_trajectories=1.0)
+        self.add(token_overlap_squares=tokens**2, mass_overlap_squares=mass**2)
+
+    def standard_error(self, name: str, over: str) -> float | None:
+        """Standard error of `mean(name, over)`, from the sum of squares; None for fewer than two values."""
+        count, mean, squares = self.get(over), self.mean(name, over), self.mean(f"{name}_squares", over)
+        if mean is None or squares is None or count < 2:
+            return None
+        return math.sqrt(max(0.0, squares - mean**2) / (count - 1))
 
     def mean(self, name: str, over: str) -> float | None:
         """sums[name] / sums[over]; None if nothing was measured."""

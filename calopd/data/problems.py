@@ -1,5 +1,6 @@
 """Problem files, and the order in which training uses the problems."""
 
+import hashlib
 import json
 import random
 from collections.abc import Iterator, Sequence
@@ -86,3 +87,8 @@ def training_order(count: int, seed: int, start: int, length: int) -> Iterator[t
 def step_problems(problems: Sequence[Problem], seed: int, step: int, count: int) -> list[Problem]:
     """The problems of an optimizer step with `count` of them."""
     return [problems[number] for _, number in training_order(len(problems), seed, step * count, count)]
+
+
+def problem_seed(seed: int, problem_id: str) -> int:
+    """Seed of the response to a problem, whatever the order of the problems, the batch or an earlier stop."""
+    return int.from_bytes(hashlib.sha256(f"{seed}/{problem_id}".encode()).digest()[:4], "big")

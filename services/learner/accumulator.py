@@ -220,7 +220,7 @@ class Accumulator:
             ids, logprobs = (torch.from_numpy(a[:, :count].copy()).to(self._device) for a in (top.ids, top.logprobs))
             of_part = HeadScores(student.logprobs[part], student.top_ids[part], student.top_logprobs[part])
             common, mass = top_k_overlap(ids, logprobs, of_part)
-            self.result.sums.add(token_overlap=common.mean(), mass_overlap=mass.mean(), overlap_trajectories=1.0)
+            self.result.sums.add_overlap(common.mean(), mass.mean())
 
     def _measure_staleness(self, batch: MicroBatch, trajectories: list[Trajectory], logprobs: Tensor) -> None:
         """Add the ages of the tokens, the mismatch of the fresh ones and the importance ratios of the stale ones."""

@@ -88,7 +88,7 @@ def test_the_papers_pairs_differ_in_their_models_and_batch_sizes_only() -> None:
         same = config.rollout.model_copy(update={"replicas": small.rollout.replicas})
         assert (config.data, config.method, same) == (small.data, small.method, small.rollout)
         assert (config.learner.compute_dtype, config.teacher.dtype) == ("auto", "auto")
-        assert (config.method.name, config.method.overlap_share) == ("cal_opd", 0.05)
+        assert (config.method.name, config.method.overlap_share) == ("cal_opd", 0.25)
         assert (config.rollout.dtype, config.rollout.max_in_flight) == ("auto", 128)
 
 

@@ -31,9 +31,10 @@ def advantage(name: str, student, teacher, *, settings: dict | None = None, **mo
     return objective_of(name, **(settings or {})).advantage(tokens_of(student, teacher, **more))
 
 
-def test_all_nine_are_there_with_the_papers_settings():
+def test_all_methods_are_there_with_the_papers_settings():
     assert set(METHODS) == {
         "opd", "cal_opd", "exopd", "eopd", "uni_opd", "privileged_opd", "advantage_sync", "token_sync", "tsd_filter",
+        "fixed_negative", "random_sign",
     }  # fmt: skip
     unclamped = {name for name, method in METHODS.items() if method.recipe.clamp is None}
     assert unclamped == {"exopd", "uni_opd"}
@@ -47,6 +48,29 @@ def test_each_asks_the_teacher_for_what_it_uses_and_no_more():
     assert asked.pop("privileged_opd") == ("sol+",)
     assert set(asked.values()) == {("c0",)}
     assert METHODS["privileged_opd"].contexts((), measured=True) == ("c0", "sol+")
+
+
+def test_fixed_negative_does_not_read_the_teacher():
+    found = advantage("fixed_negative", t(-2, -0.5), t(-1, -1.5), settings={"magnitude": 0.5})
+    assert torch.equal(found, t(-0.5, -0.5))
+    with pytest.raises(ValueError, match="magnitude"):
+        objective_of("fixed_negative", magnitude=0.0)
+
+
+def test_random_sign_keeps_the_size_and_draws_both_signs():
+    facts = StepFacts([4, 1], ["a", "b"], [400, 3], [True, False], [], step=StepInfo(step=7, seed=1))
+    plan = METHODS["random_sign"].plan
+    signs = plan(facts, None)[4]["sign"]
+    assert set(signs.tolist()) == {-1.0, 1.0}
+    assert 0.4 < (signs > 0).double().mean() < 0.6
+    student, teacher = torch.randn(400), torch.randn(400)
+    found = advantage("random_sign", student, teacher, planned={"sign": signs})
+    assert torch.equal(found.abs(), (teacher - student).abs())
+    assert torch.equal(found.sign(), signs)
+    alone = plan(replace(facts, indices=[4], problem_ids=["a"], lengths=[400], correct=[True]), None)[4]["sign"]
+    assert torch.equal(alone, signs), "the draw does not depend on the other trajectories"
+    other = plan(replace(facts, step=StepInfo(step=8, seed=1)), None)[4]["sign"]
+    assert not torch.equal(other, signs)
 
 
 def test_exopd_value_and_gradient():

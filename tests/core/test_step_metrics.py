@@ -57,6 +57,21 @@ def test_what_was_not_measured_is_none():
     assert line_of(sums_of([1.0], [1.0]))["top16_token_overlap"] is None
 
 
+def test_the_overlap_has_its_standard_error_over_trajectories():
+    sums, more = StepSums(), StepSums()
+    values = [0.6, 0.7, 0.9, 0.64]
+    for part, value in zip((sums, more, sums, more), values, strict=True):
+        part.add_overlap(torch.tensor(value), torch.tensor(value / 2))
+    sums.merge(more)
+    line = line_of(sums)
+    error = torch.tensor(values, dtype=torch.float64).std().item() / 2
+    assert line["top16_token_overlap_error"] == pytest.approx(error)
+    assert line["top16_mass_overlap_error"] == pytest.approx(error / 2)
+    alone = StepSums()
+    alone.add_overlap(torch.tensor(0.6), torch.tensor(0.5))
+    assert line_of(alone)["top16_token_overlap_error"] is None
+
+
 def test_region_width_and_deviations_are_means_over_tokens():
     sums = sums_of([1.0, 1.0], [1.0, 1.0])
     sums.add_region(Region(torch.tensor([-2.0, -1]), torch.tensor([-1.0, -1])), {"eval+": torch.tensor([0.5, -0.1])})

@@ -73,6 +73,21 @@ def test_where_the_answer_stood():
     assert not answered_after_think(r"\boxed{1}")
 
 
+SYMBOLIC = [
+    r"2^{\aleph_0}", r"n \equiv 2 \pmod{4}", r"\left(\frac{\phi}{2}\right)^2 \cdot \frac{4\phi^{-2}}{1} \cdot 2",
+    r"\theta^{0}+1", r"a_n = 2 + \frac{(-1)^n}{n}", r"\{(x,y): x+y=2\}", r"\mu \le 2", r"\text{for all } n \ge 2",
+    r"\frac{(n+1)(n+2)}{2}-\sum_{i=1}^{m}\binom{a_i}{2}+2", r"2\alpha", r"\log_2 n",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("gold", SYMBOLIC)
+def test_no_symbolic_gold_equals_a_bare_number(gold):
+    assert not is_correct(r"\boxed{2}", gold)
+    if "=" not in gold:  # of a given equation, the right side counts
+        assert not is_correct(f"\\boxed{{{gold}}}", "2")
+    assert is_correct(f"\\boxed{{{gold}}}", gold)
+
+
 def test_votes_for_one_number_are_counted_together():
     assert len({answer_key(text) for text in ("1234", "1,234", "1234.0", r"\$1234", r"\text{1234 pens}")}) == 1
     assert answer_key("x+1") == answer_key(" x + 1 ") != answer_key("x+2")

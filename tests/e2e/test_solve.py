@@ -51,14 +51,25 @@ def test_right_solutions_are_kept_and_attempts_survive(tmp_path):
 
 
 def test_replicas_share_the_problems_each_on_its_gpus(tmp_path, monkeypatch):
-    """The solutions are those of one process; on a machine without GPUs the ids change nothing."""
+    """The solutions are those of one process; on a machine without GPUs the ids of GPUs change nothing.
+
+    A solution depends on the seed and the problem's id, not on its place in the file.
+    """
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     source = tmp_path / "in.jsonl"
     source.write_text("".join((DEMO / "heldout.jsonl").read_text().splitlines(keepends=True)[:8]))
     settings = ["--model", str(DEMO / "teacher"), "--engine", "torch", "--max-tokens", "96", "--in-flight", "1"]
     settings += ["--max-prompt-tokens", "256"]
     one, two = tmp_path / "one.jsonl", tmp_path / "two.jsonl"
+    reversed_source = tmp_path / "reversed.jsonl"
+    reversed_source.write_text("".join(reversed(source.read_text().splitlines(keepends=True)[1:])))
+    run(str(reversed_source), "-o", str(one), *settings)
+    earlier = {problem.id: problem.solution for problem in load_problems(one)}
+    assert earlier
+    one.unlink()
+    (tmp_path / "one.jsonl.attempts").unlink()
     run(str(source), "-o", str(one), *settings)
+    assert earlier.items() <= {problem.id: problem.solution for problem in load_problems(one)}.items()
     said = run(str(source), "-o", str(two), *settings, "--gpus", "0,1")
     assert "2 processes" in said
     assert "of 8 problems have a correct solution" in said

@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,15 @@ from typing import Any
 import pytest
 import tomli_w
 
+from calopd.config import load_config
 from calopd.core import step_metrics
 from calopd.core.step_metrics import METRICS, PROBE
 from calopd.pages.charts import value_range, whole_ticks
 from calopd.pages.report import write_report
-from calopd.pages.report.curves import PAPER_LABEL, PAPER_RUN
+from calopd.pages.report.curves import PAPER_LABEL
 from calopd.pages.token_view import deviation_class, kept_class, visible
 from calopd.rundir.layout import RunDir
+from tests.services.processes import ROOT
 
 CONFIG: dict[str, dict[str, Any]] = {
     "run": {"name": "tiny", "steps": 3},
@@ -85,12 +88,15 @@ def test_every_metric_is_drawn_once(tmp_path: Path) -> None:
 
 
 def test_the_papers_range_is_shown_beside_its_settings_only(tmp_path: Path) -> None:
-    papers = CONFIG | PAPER_RUN | {"student": {"path": "Qwen/Qwen3-1.7B"}}
+    papers = tomllib.loads(load_config(ROOT / "configs" / "qwen3-4b-to-1.7b.toml", environ={}).to_toml())
     assert page_of(make_run(tmp_path, config=papers)).count(PAPER_LABEL) == 2
     for section, key, value in (
         ("method", "relaxation", 1.0),
         ("method", "probes", ["inst"]),
         ("learner", "samples", 2),
+        ("learner", "learning_rate", 2e-6),
+        ("run", "steps", 50),
+        ("student", "path", "Qwen/Qwen3-4B"),
     ):
         other = papers | {section: papers[section] | {key: value}}
         assert PAPER_LABEL not in page_of(make_run(tmp_path, config=other))

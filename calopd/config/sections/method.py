@@ -25,7 +25,7 @@ class MethodSection(Section):
     model_config = ConfigDict(extra="allow")
 
     name: str = "cal_opd"
-    """The method to train with: one of the nine, or that of `file`."""
+    """The method to train with: one of docs/methods.md, or that of `file`."""
     file: Path | None = None
     """A Python file with a method of your own: METHOD = Method(...)."""
     contexts: dict[str, str] = Field(default_factory=dict)
@@ -48,7 +48,8 @@ class MethodSection(Section):
     overlap_top_k: int = Field(default=16, ge=0)
     """Most likely tokens that the overlap metrics compare; 0 = not measured."""
     overlap_share: float = Field(default=1.0, ge=0, le=1)
-    """Share of a step's trajectories that the overlap is measured on. Lower it for long responses."""
+    """Share of a step's trajectories that the overlap is measured on; the metrics include its standard error. Lower it
+    for long responses."""
 
     _settings: MethodSettings = PrivateAttr()
 

@@ -22,8 +22,13 @@ _NAME = re.compile(
 _RELATION = re.compile(r"[<>]|\\(?:le|ge|ne|in|cup|cap|setminus|begin|pm|mp|lt|gt|mathbb)(?![A-Za-z])")
 _VARIABLE = re.compile(r"[+-]?[\d.]+ ?[A-Za-z]")
 """`5m` is not 5: outside \\text{}, a single letter is a variable, not a unit."""
+_SYMBOLS = (
+    "alpha|beta|gamma|delta|(?:var)?epsilon|zeta|eta|(?:var)?theta|iota|kappa|lambda|mu|nu|xi|rho|sigma|tau|upsilon|"
+    "(?:var)?phi|chi|psi|omega|Gamma|Delta|Theta|Lambda|Xi|Sigma|Upsilon|Phi|Psi|Omega|aleph|ell"
+)
 _NO_VARIABLE = re.compile(
-    r"\\text ?\{[^{}]*\}|\\[A-Za-z]+|(?<![A-Za-z])(?:sqrt|pi|sin|cos|tan|cot|sec|csc|log|ln|exp|e|i)(?![A-Za-z])"
+    rf"\\text ?\{{[^{{}}]*\}}|\\(?!(?:{_SYMBOLS})(?![A-Za-z]))[A-Za-z]+"
+    r"|(?<![A-Za-z])(?:sqrt|pi|sin|cos|tan|cot|sec|csc|log|ln|exp|e|i)(?![A-Za-z])"
 )
 """Words and letters that a number may contain."""
 _LABEL = re.compile(r"\(?([A-J])\s*[).:]\s*(.*)", re.DOTALL)

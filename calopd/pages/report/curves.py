@@ -6,6 +6,7 @@ from html import escape
 from typing import Any
 
 from calopd.core import step_metrics
+from calopd.core.paper_results import CAL_OPD, SMALL, paper_arm
 from calopd.core.step_metrics import Chart, Metric
 from calopd.pages.charts import (
     STEP_HEIGHT,
@@ -22,14 +23,6 @@ Rows = Sequence[Mapping[str, Any]]
 """Lines of metrics.jsonl."""
 
 PAPER_LABEL = "the paper, Qwen3-4B → 1.7B"
-PAPER_RUN: dict[str, dict[str, Any]] = {
-    "student": {"path": "Qwen3-1.7B"},
-    "teacher": {"path": "Qwen3-4B-Thinking-2507"},
-    "method": {"name": "cal_opd", "probes": ["eval"], "relaxation": 5.0},
-    "rollout": {"max_tokens": 16_384, "temperature": 1.0, "top_p": 1.0},
-    "learner": {"trajectories": 256, "samples": 1, "learning_rate": 1e-6, "lora_rank": 0},
-}
-"""Settings of the run that the paper's ranges are of; a run with others is not held against them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +89,8 @@ def _paper_band(first: float, last: float) -> dict[str, Any]:
 
 
 def is_papers(config: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether a run has the settings of the paper's; of a model's path, the last part counts."""
-    for section, settings in PAPER_RUN.items():
-        for key, value in settings.items():
-            given = config.get(section, {}).get(key)
-            if (str(given).rpartition("/")[2] if key == "path" else given) != value:
-                return False
-    return True
+    """Whether a run has the settings of the run that the paper's ranges are of."""
+    return paper_arm(config) == (SMALL, CAL_OPD)
 
 
 def render_curves(rows: Rows, config: Mapping[str, Mapping[str, Any]]) -> str:

@@ -15,7 +15,7 @@ from calopd.cli.registry import find_command
 from calopd.config.sections import RolloutSection
 from calopd.config.sections.sampling import sampling_of
 from calopd.core.types import Problem
-from calopd.data.problems import load_problems
+from calopd.data.problems import load_problems, problem_seed
 from calopd.local.entry_point import INTERRUPTED_EXIT, guarded
 from calopd.local.replicated_job import attempt_files, attempts_file
 from calopd.rundir.files import Journal, read_lines, write_lines
@@ -30,14 +30,12 @@ def solve(arguments: argparse.Namespace) -> tuple[int, int]:
     tried = {row["id"] for file in attempt_files(arguments.out) for row in read_lines(file)}
     replica, replicas = (0, 1) if arguments.replica is None else (arguments.replica, arguments.replicas)
     # Split all problems, tried or not, so that the split does not depend on the progress of other replicas.
-    numbered = [
-        (number, problem)
-        for number, problem in enumerate(problems)
-        if number % replicas == replica and problem.id not in tried
+    remaining = [
+        problem for number, problem in enumerate(problems) if number % replicas == replica and problem.id not in tried
     ]
-    if numbered:
+    if remaining:
         journal = Journal(attempts_file(arguments.out, replica))
-        _attempt(arguments, numbered, journal, done=len(tried))
+        _attempt(arguments, remaining, journal, done=len(tried))
         journal.close()
     rows = [row for file in attempt_files(arguments.out) for row in read_lines(file)]
     right = {row["id"]: row["solution"] for row in rows if row["correct"]}
@@ -51,9 +49,7 @@ def solve(arguments: argparse.Namespace) -> tuple[int, int]:
     return len(right), len(problems)
 
 
-def _attempt(
-    arguments: argparse.Namespace, problems: list[tuple[int, Problem]], journal: Journal, *, done: int
-) -> None:
+def _attempt(arguments: argparse.Namespace, problems: list[Problem], journal: Journal, *, done: int) -> None:
     # Imported here, because they take seconds: Ctrl-C ends the job cleanly meanwhile.
     from calopd.data.answers import is_correct
     from services.rollout.jobs.offline import OfflineSampler
@@ -76,7 +72,7 @@ def _attempt(
     with Progress(*columns) as progress:
         task = progress.add_task("solving", completed=done, total=done + len(problems))
         right = 0
-        wanted = ((problem, problem, arguments.seed + number) for number, problem in problems)
+        wanted = ((problem, problem, problem_seed(arguments.seed, problem.id)) for problem in problems)
         for number, (problem, _, text) in enumerate(sampler.sample(wanted), 1):
             correct = is_correct(text, problem.answer)
             right += correct

@@ -1,5 +1,7 @@
 """Metrics are of all response tokens, whatever a method drops, so that methods compare."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -77,3 +79,16 @@ def test_a_trajectory_that_the_plan_drops_is_measured_and_not_learnt_from(studen
 def test_the_shown_scores_name_their_context(student):
     shown = sums_of(student, name="opd").shown
     assert list(shown[0]["teacher_logprobs"]) == ["c0"]
+
+    first = trajectories()[0]
+    seen = replace(
+        first,
+        ticket=replace(first.ticket, contexts=("sol+",)),
+        scores=replace(first.scores, names=("sol+",), logprobs=first.scores.logprobs[:1]),
+    )
+    section = MethodSection(name="privileged_opd", overlap_top_k=0)
+    accumulator = Accumulator(student, section, StepInfo(), CPU, world_size=1)
+    accumulator.add([seen], show_below=99)
+    student.zero_grad(set_to_none=True)
+    (row,) = accumulator.result.shown
+    assert list(row["teacher_logprobs"]) == ["sol+"]

@@ -1,0 +1,119 @@
+"""The paper's numbers, to compare a run with; and which of its runs has the settings of a given one.
+
+They are shown only beside a run whose settings are the paper's: see `paper_arm`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+SMALL = ("Qwen3-1.7B", "Qwen3-4B-Thinking-2507")
+MIDDLE = ("Qwen3-4B", "Qwen3-30B-A3B-Thinking-2507")
+LARGE = ("Qwen3-8B", "Qwen3-30B-A3B-Thinking-2507")
+Pair = tuple[str, str]
+"""Names of student and teacher."""
+
+BENCHMARKS = ("AMC23", "AIME24", "AIME25", "AIME26", "HMMT26", "MATH500")
+BENCHMARK_SIZES = dict(zip(BENCHMARKS, (40, 30, 30, 30, 33, 500), strict=True))
+SOLVED_PROBLEMS, ALL_PROBLEMS = 15_560, 17_255
+"""Training problems, and the problems that they are the solved part of."""
+
+STUDENT, TEACHER = "student", "teacher"
+CAL_OPD = "cal_opd/eval/5"
+"""The arm of Cal-OPD with the paper's probes and relaxation."""
+
+ACCURACY: dict[Pair, dict[str, tuple[float, ...]]] = {
+    SMALL: {
+        STUDENT: (80.8, 40.6, 32.5, 29.2, 21.8, 90.2, 49.2),
+        TEACHER: (94.8, 56.5, 53.1, 54.2, 25.2, 95.4, 63.2),
+        "opd": (82.0, 39.6, 35.0, 34.6, 22.9, 90.6, 50.8),
+        "exopd": (81.7, 43.1, 35.4, 34.2, 25.6, 90.6, 51.8),
+        "eopd": (81.6, 44.0, 36.7, 38.8, 19.7, 90.6, 51.9),
+        "uni_opd": (81.4, 42.1, 34.4, 32.7, 22.5, 89.8, 50.5),
+        "privileged_opd": (83.3, 39.8, 30.4, 31.0, 21.8, 89.4, 49.3),
+        CAL_OPD: (84.5, 45.0, 37.1, 36.3, 24.8, 90.8, 53.1),
+    },
+    MIDDLE: {
+        STUDENT: (95.2, 64.8, 56.3, 57.9, 30.1, 95.4, 66.6),
+        TEACHER: (97.8, 74.8, 65.4, 66.0, 33.9, 96.9, 72.5),
+        "opd": (94.2, 62.1, 57.5, 55.2, 31.1, 95.0, 65.9),
+        "exopd": (92.0, 66.9, 59.4, 56.3, 33.7, 95.6, 67.3),
+        "eopd": (95.3, 62.7, 54.6, 60.0, 33.5, 96.7, 67.1),
+        "uni_opd": (93.4, 67.9, 59.8, 57.9, 31.4, 95.4, 67.6),
+        "privileged_opd": (93.4, 58.8, 52.1, 54.0, 31.3, 94.4, 64.0),
+        CAL_OPD: (96.3, 67.1, 61.3, 60.2, 33.3, 95.8, 69.0),
+    },
+}
+"""Avg@16 in percent: the six benchmarks and their mean."""
+
+MEAN_ACCURACY: dict[Pair, dict[str, float]] = {
+    SMALL: {
+        "cal_opd/inst/5": 51.5, "cal_opd/ans/5": 52.0, "cal_opd/sol/5": 49.0, "advantage_sync": 50.8,
+        "token_sync": 50.1, "tsd_filter/0.1": 52.7, "tsd_filter/0.05": 51.1, "tsd_filter/0.01": 49.4,
+    },
+}  # fmt: skip
+"""Arms of which only the mean is used here."""
+
+MINUTES: dict[Pair, dict[str, float]] = {
+    SMALL: {"cal_opd": 14.90, "opd": 18.80},
+    MIDDLE: {"cal_opd": 48.76, "opd": 31.26},
+    LARGE: {"cal_opd": 50.05, "opd": 35.19},
+}
+"""Minutes per step by method, on 8 H20."""
+
+RETAINED, ZERO = (0.65, 0.52), (0.27, 0.34)
+"""First and last value of Cal-OPD's run."""
+
+TRAINING: dict[str, dict[str, float]] = {
+    "retained_ratio": {CAL_OPD: RETAINED[1], "cal_opd/inst/5": 0.70, "cal_opd/sol/5": 0.20, "cal_opd/eval/80": 0.20},
+    "zero_ratio": {CAL_OPD: ZERO[1]},
+    "response_length_mean": {"opd": 11_800, CAL_OPD: 9_300, "cal_opd/sol/5": 5_500},
+    "entropy": {"opd": 0.20, "cal_opd/inst/5": 0.20, "cal_opd/sol/5": 0.36, "privileged_opd": 0.25},
+    "top16_token_overlap": {CAL_OPD: 0.693, "cal_opd/sol/5": 0.688, "cal_opd/inst/5": 0.684},
+    "top16_mass_overlap": {"opd": 0.886, "cal_opd/inst/5": 0.886, "privileged_opd": 0.880, "cal_opd/sol/5": 0.860},
+    "grad_norm": {"opd": 35},
+}
+"""Metric -> arm -> value at the end of training, 4B -> 1.7B. The paper does not define its overlaps."""
+
+_RECIPE: dict[str, dict[str, Any]] = {
+    "run": {"steps": 100},
+    "rollout": {"max_tokens": 16_384, "temperature": 1.0, "top_p": 1.0},
+    "learner": {"trajectories": 256, "learning_rate": 1e-6},
+}
+_METHODS: dict[str, dict[str, Any]] = {"exopd": {"lora_rank": 64}, "uni_opd": {"samples": 16}}
+"""Settings of [learner] in which a method's recipe differs from the others."""
+
+Settings = Mapping[str, Mapping[str, Any]]
+"""A resolved configuration: section -> key -> value."""
+
+
+def pair_of(config: Settings) -> Pair:
+    """Names of student and teacher, without the organisation."""
+    student, teacher = (str(config.get(role, {}).get("path", "")) for role in ("student", "teacher"))
+    return student.rpartition("/")[2], teacher.rpartition("/")[2]
+
+
+def arm_of(config: Settings) -> str:
+    """The method with the settings that the paper varies: `opd`, `cal_opd/eval/5`, `tsd_filter/0.1`."""
+    method = config.get("method", {})
+    name = str(method.get("name", ""))
+    if name == "cal_opd":
+        return f"{name}/{'+'.join(method.get('probes', ()))}/{method.get('relaxation', 0):g}"
+    return f"{name}/{method.get('deviation_threshold', 0):g}" if name == "tsd_filter" else name
+
+
+def paper_arm(config: Settings) -> tuple[Pair, str] | None:
+    """The pair and arm of the paper with these settings; None if a run with them is not in the paper."""
+    pair, arm = pair_of(config), arm_of(config)
+    learner = {"samples": 1, "lora_rank": 0} | _METHODS.get(arm, {})
+    for section, wanted in {**_RECIPE, "learner": _RECIPE["learner"] | learner}.items():
+        if any(config.get(section, {}).get(key) != value for key, value in wanted.items()):
+            return None
+    return (pair, arm) if pair in (SMALL, MIDDLE, LARGE) else None
+
+
+def paper_accuracy(pair: Pair, arm: str) -> dict[str, float]:
+    """Benchmark -> Avg@16 as a share, with the mean under `mean`; empty if the paper has none."""
+    if values := ACCURACY.get(pair, {}).get(arm):
+        return {name: value / 100 for name, value in zip((*BENCHMARKS, "mean"), values, strict=True)}
+    mean = MEAN_ACCURACY.get(pair, {}).get(arm)
+    return {} if mean is None else {"mean": mean / 100}
