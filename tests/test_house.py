@@ -11,7 +11,7 @@ import pytest
 
 from tests.services.processes import ROOT
 
-MOST_ENTRIES = 16
+MOST_ENTRIES = 17
 MOST_LINES = 300
 GENERATED = "calopd/transport/v1/"
 CONVENTIONAL_MODULES = {"__init__", "__main__", "base", "layout", "prometheus", "server"}

@@ -6,10 +6,13 @@ unweighted: each benchmark is resampled separately, and the means of the resampl
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
+
+Key = TypeVar("Key", bound=Hashable)
 
 DRAWS = 10_000
 _CHUNK = 2**22
@@ -53,13 +56,21 @@ def majority_score(answers: Sequence[str | None], correct: Sequence[bool]) -> fl
 def bootstrap(values_P: Sequence[float], name: str, draws: int = DRAWS) -> np.ndarray:
     """Means of `draws` resamples of the problems, seeded by the benchmark's name, so that tables are reproducible."""
     values = np.asarray(values_P, dtype=np.float64)
-    rng = np.random.default_rng(int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big"))
-    rows = max(1, _CHUNK // len(values))
+    rng, rows = _rng(name), max(1, _CHUNK // len(values))
     parts = [
         values[rng.integers(0, len(values), (min(rows, draws - start), len(values)))].mean(1)
         for start in range(0, draws, rows)
     ]
     return np.concatenate(parts)
+
+
+def _rng(name: str) -> np.random.Generator:
+    return np.random.default_rng(int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big"))
+
+
+def _p_value(drawn: np.ndarray) -> float:
+    tail = min((drawn <= 0).mean(), (drawn >= 0).mean())
+    return float(min(1.0, max(2 * tail, 1 / len(drawn))))
 
 
 def _interval(means: np.ndarray, value: float) -> Estimate:
@@ -79,5 +90,64 @@ def difference(ours: dict[str, Sequence[float]], theirs: dict[str, Sequence[floa
     gains = {name: np.subtract(ours[name], theirs[name]) for name in ours}
     value = float(np.mean([gain.mean() for gain in gains.values()]))
     drawn = np.mean([bootstrap(gain.tolist(), name, draws) for name, gain in gains.items()], axis=0)
-    tail = min((drawn <= 0).mean(), (drawn >= 0).mean())
-    return Difference(_interval(drawn, value), float(min(1.0, max(2 * tail, 1 / draws))))
+    return Difference(_interval(drawn, value), _p_value(drawn))
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Mean and standard deviation over seeds; None for a single seed."""
+
+    mean: float
+    deviation: float | None
+    count: int
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Mean and sample standard deviation (n - 1)."""
+    numbers = np.asarray(values, dtype=np.float64)
+    deviation = float(numbers.std(ddof=1)) if len(numbers) > 1 else None
+    return Spread(float(numbers.mean()), deviation, len(numbers))
+
+
+def seeded_difference(
+    ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray], draws: int = DRAWS
+) -> Difference:
+    """Paired difference of two models that were trained with several seeds: benchmark -> [seeds, problems] scores.
+
+    Each draw resamples the problems of every benchmark and the seeds, one choice of seeds for all benchmarks. Row s of
+    both has the same seed; one row alone, of a model that was not trained, is compared with every seed. With one seed
+    the interval is over problems only. Two or three seeds are few: the resampled spread over them is too small.
+    """
+    gains = {name: np.asarray(ours[name]) - np.asarray(theirs[name]) for name in ours}
+    seeds = {gain.shape[0] for gain in gains.values()}
+    assert len(seeds) == 1, "every benchmark has the same seeds"
+    value = float(np.mean([gain.mean() for gain in gains.values()]))
+    (count,) = seeds
+    chosen = _rng("seeds").integers(0, count, (draws, count))
+    drawn = np.mean(
+        [np.take_along_axis(_resampled(gain, name, draws), chosen, axis=1).mean(1) for name, gain in gains.items()],
+        axis=0,
+    )
+    return Difference(_interval(drawn, value), _p_value(drawn))
+
+
+def _resampled(values_SP: np.ndarray, name: str, draws: int) -> np.ndarray:
+    """[draws, seeds]: means over resampled problems, the same problems for all seeds."""
+    problems = values_SP.shape[1]
+    rng, rows = _rng(name), max(1, _CHUNK // problems)
+    parts = [
+        rng.multinomial(problems, np.full(problems, 1 / problems), min(rows, draws - start)) @ values_SP.T / problems
+        for start in range(0, draws, rows)
+    ]
+    return np.concatenate(parts)
+
+
+def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:
+    """Holm's correction: p-values that keep the chance of any false finding among all comparisons below the level."""
+    ordered = sorted(p_values, key=lambda key: p_values[key])
+    adjusted: dict[Key, float] = {}
+    largest = 0.0
+    for rank, key in enumerate(ordered):
+        largest = max(largest, min(1.0, (len(ordered) - rank) * p_values[key]))
+        adjusted[key] = largest
+    return {key: adjusted[key] for key in p_values}

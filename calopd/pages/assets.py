@@ -3,11 +3,11 @@
 STYLE = """
 :root{color-scheme:light dark;--page:#f7f7f5;--card:#fff;--ink:#1d2126;--soft:#626a73;--line:#d9dbd8;--grid:#ecedea;
 --accent:#2f5d8a;--heat:#8fb3d6;--band:rgba(120,120,120,.13);--idle:#c9ccca;--series-1:#2f5d8a;--series-2:#c47a2c;--series-3:#4f8a5b;
---series-4:#8a5a93;--right:#3b7a49;--wrong:#a8433a;--notice:#fbf4e2;--notice-line:#e2cf9c;
+--series-4:#8a5a93;--series-5:#a8433a;--series-6:#3a8f98;--series-7:#7d7136;--series-8:#5b6470;--right:#3b7a49;--wrong:#a8433a;--notice:#fbf4e2;--notice-line:#e2cf9c;
 --down:214,69,56;--up:46,110,190;--less:196,112,20;--more:24,140,120}
 @media (prefers-color-scheme:dark){:root{--page:#15181b;--card:#1d2125;--ink:#e4e6e8;--soft:#9aa2aa;--line:#363c42;
 --grid:#2a2f34;--accent:#86b4e0;--heat:#2f567d;--band:rgba(200,200,200,.11);--idle:#4a5157;--series-1:#7fb0df;--series-2:#e0a062;
---series-3:#86c493;--series-4:#c39acb;--right:#86c493;--wrong:#e58a80;--notice:#2b2719;--notice-line:#574b26;
+--series-3:#86c493;--series-4:#c39acb;--series-5:#e58a80;--series-6:#7cc6ce;--series-7:#c4b76c;--series-8:#a7b0ba;--right:#86c493;--wrong:#e58a80;--notice:#2b2719;--notice-line:#574b26;
 --down:226,88,74;--up:78,142,226;--less:216,134,40;--more:40,166,144}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--page);color:var(--ink);font:15px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif}

@@ -4,7 +4,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-SERIES_COLOURS = ("--series-1", "--series-2", "--series-3", "--series-4")
+LIGHT_COLOURS = ("#2f5d8a", "#c47a2c", "#4f8a5b", "#8a5a93", "#a8433a", "#3a8f98", "#7d7136", "#5b6470")
+"""Colours of the series by day, for files that stand alone."""
+SERIES_COLOURS = tuple(f"--series-{number}" for number, _ in enumerate(LIGHT_COLOURS, 1))
 
 STEP_HEIGHT = 260
 """Pixels of a chart over steps."""

@@ -106,45 +106,16 @@ def run(arguments: argparse.Namespace) -> None:
 def _settings(arguments: argparse.Namespace, model: "Model") -> "Settings":
     from calopd.config.sections.sampling import sampling_of
     from calopd.evaluation.job import Settings
+    from calopd.evaluation.model_weights import local_path, weights_digest
     from calopd.models.devices import choose_device, choose_dtype, dtype_name
 
     return Settings(
         label=model.label,
-        path=_local(model.path),
+        path=local_path(model.path),
         weights=str(model.weights) if model.weights else None,
-        weights_sha256=_digest(model),
+        weights_sha256=weights_digest(model),
         version=model.version,
         dtype=dtype_name(choose_dtype(arguments.dtype, choose_device("auto"))),
         sampling=sampling_of(arguments),
         **{name: getattr(arguments, name) for name in SETTINGS},
     )
-
-
-def _local(path: str) -> str:
-    """The directory of a model; a hub id becomes its snapshot, so that its bytes identify what is evaluated."""
-    if Path(path).is_dir():
-        return path
-    from huggingface_hub import snapshot_download
-
-    from calopd.core.errors import ConfigError
-
-    try:
-        return snapshot_download(path, allow_patterns=["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"])
-    except Exception as error:  # the hub client raises many types; all mean that the download failed
-        raise ConfigError(f"{path} cannot be downloaded from the hub: {str(error).splitlines()[0]}") from None
-
-
-def _digest(model: "Model") -> str:
-    """sha256 of the weights: of a single file itself, of several files the joined beginnings."""
-    from calopd.core.errors import ConfigError
-    from calopd.rundir.digests import sha256
-
-    if model.is_checkpoint:
-        assert model.weights is not None
-        files = sorted(file for file in model.weights.rglob("*") if file.is_file())
-    else:
-        files = sorted((model.weights or Path(_local(model.path))).glob("*.safetensors"))
-    if not files:
-        raise ConfigError(f"{model.weights or model.path}: no safetensors found")
-    digests = [sha256(file) for file in files]
-    return digests[0] if len(digests) == 1 else "+".join(digest[:16] for digest in digests)

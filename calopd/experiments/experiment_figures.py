@@ -1,0 +1,131 @@
+"""The figures of an experiment: metrics over steps, and accuracy and retained discrepancy over the values of a grid."""
+
+from collections.abc import Sequence
+
+from calopd.core.paper_results import TRAINING, paper_arm
+from calopd.core.statistics import spread
+from calopd.evaluation.results import MEAN
+from calopd.experiments.discrepancy import read_discrepancy
+from calopd.experiments.experiment_file import FigurePart
+from calopd.experiments.job_execution import final_retained
+from calopd.experiments.planned_runs import ExperimentPlan, RunJob
+from calopd.experiments.scores import read_scores
+from calopd.experiments.variations import Variation
+from calopd.pages.comparison.run_groups import RunGroup
+from calopd.pages.comparison.step_figures import step_figures
+from calopd.pages.figures.data_table import DataTable, TableRow
+from calopd.pages.figures.line_figure import Line, LineFigure, Mark
+from calopd.pages.report import read_record
+
+_DISCREPANCY = ("mean_absolute", "standard_error", "mean_log_ratio", "retained", "mean_length", "responses")
+
+
+def run_groups(plan: ExperimentPlan, arms: Sequence[str]) -> list[RunGroup]:
+    """The runs of some arms that have recorded a step, one group per pair and variation."""
+    groups = []
+    for pair in plan.experiment.recipes:
+        for variation in (one for arm in arms for one in plan.variations[arm]):
+            jobs = [plan.run(pair, variation, seed) for seed in plan.experiment.seeds]
+            records = [read_record(job.config.run_dir) for job in jobs if job.config.run_dir.config.exists()]
+            records = [record for record in records if record.steps]
+            label = variation.label if len(plan.experiment.recipes) == 1 else f"{variation.label}, {pair}"
+            if records:
+                groups.append(RunGroup(label, records))
+    return groups
+
+
+def experiment_figures(plan: ExperimentPlan, part: FigurePart) -> list[LineFigure]:
+    if part.kind == "sweep":
+        return _sweep(plan, part)
+    return step_figures(run_groups(plan, part.arms), part.metrics, prefix=f"{part.key}-")
+
+
+def _sweep(plan: ExperimentPlan, part: FigurePart) -> list[LineFigure]:
+    figures = []
+    for key, title in (("accuracy", "Accuracy"), ("retained_ratio", "Retained discrepancy")):
+        lines, marks = [], []
+        for pair in plan.experiment.recipes:
+            for arm in part.arms:
+                points = _points(plan, pair, plan.variations[arm], part.x, key)
+                if points:
+                    lines.append(_sweep_line(_sweep_label(plan, pair, arm), points))
+                if key == "retained_ratio":
+                    marks += _paper_points(plan, pair, plan.variations[arm], part.x)
+        if lines:
+            name = part.x.rpartition(".")[2]
+            figures.append(
+                LineFigure(
+                    key=f"{part.key}-{key}", title=f"{title} against {name}", unit="ratio", x_title=name,
+                    note="Mean over the steps of a run." if key == "retained_ratio" else "Mean over the benchmarks.",
+                    lines=tuple(lines), marks=tuple(marks), logarithmic_x=True,
+                )
+            )  # fmt: skip
+    return figures
+
+
+def _sweep_label(plan: ExperimentPlan, pair: str, arm: str) -> str:
+    return arm if len(plan.experiment.recipes) == 1 else f"{arm}, {pair}"
+
+
+def _points(
+    plan: ExperimentPlan, pair: str, variations: Sequence[Variation], x: str, key: str
+) -> list[tuple[float, list[float]]]:
+    """(value of the grid's key, results of the finished seeds), ascending."""
+    points = []
+    for variation in variations:
+        jobs = [plan.run(pair, variation, seed) for seed in plan.experiment.seeds]
+        values = [value for job in jobs if (value := _result(plan, job, key)) is not None]
+        if x in variation.values and values:
+            points.append((float(variation.values[x]), values))
+    return sorted(points)
+
+
+def _result(plan: ExperimentPlan, job: RunJob, key: str) -> float | None:
+    if key == "retained_ratio":
+        return final_retained(job.config.run_dir)
+    scores = read_scores(plan.files.scores(job.name))
+    return None if scores is None else scores.accuracy(MEAN)
+
+
+def _sweep_line(label: str, points: Sequence[tuple[float, list[float]]]) -> Line:
+    spreads = [spread(values) for _, values in points]
+    places, means = [x for x, _ in points], [one.mean for one in spreads]
+    if all(one.deviation is None for one in spreads):
+        return Line(label, places, means)
+    width = [one.deviation or 0.0 for one in spreads]
+    low = [mean - each for mean, each in zip(means, width, strict=True)]
+    high = [mean + each for mean, each in zip(means, width, strict=True)]
+    return Line(label, places, means, low, high)
+
+
+def _paper_points(plan: ExperimentPlan, pair: str, variations: Sequence[Variation], x: str) -> list[Mark]:
+    """The paper's retained ratio at the end of training, of variations whose settings are the paper's."""
+    marks = []
+    for variation in variations:
+        arm = paper_arm(plan.run(pair, variation, plan.experiment.seeds[0]).config.model_dump(mode="json"))
+        value = TRAINING["retained_ratio"].get(arm[1]) if arm else None
+        if value is not None and x in variation.values:
+            marks.append(Mark(f"the paper, {variation.label}, at the end", value, float(variation.values[x])))
+    return marks
+
+
+def discrepancy_table(plan: ExperimentPlan) -> DataTable | None:
+    """Held-out discrepancy of the initial and the trained students; None if none was measured yet."""
+    table = DataTable(
+        key="discrepancy",
+        title="Held-out discrepancy between teacher and student",
+        note=(
+            "On the student's own responses to held-out problems, in nats per token. ± is the standard error over the "
+            "responses of one model. Retained: the share beyond the teacher's self-deviation, relaxation 5."
+        ),
+        header=["Model", "mean |lT - lS|", "mean lS - lT", "retained", "length", "responses"],
+        csv_header=["model", *_DISCREPANCY],
+    )
+    for job in plan.jobs:
+        found = read_discrepancy(plan.files.discrepancy(job.name))
+        if found is not None:
+            error = f"{found['mean_absolute']:.4f} ± {found['standard_error']:.4f}"
+            cells = [job.name, error, f"{found['mean_log_ratio']:.4f}", f"{found['retained']:.3f}"]
+            table.rows.append(TableRow([*cells, f"{found['mean_length']:.1f}", f"{found['responses']:,}"]))
+            table.csv_rows.append([job.name, *(found[key] for key in _DISCREPANCY)])
+    return table if table.rows else None

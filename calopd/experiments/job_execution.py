@@ -1,0 +1,146 @@
+"""One job of an experiment: train, evaluate, collect. Every part resumes where it was stopped."""
+
+import json
+import shutil
+
+from rich.console import Console
+
+from calopd.config import Config, check_resumable, load_config
+from calopd.config.placement import Group
+from calopd.core.errors import ConfigError
+from calopd.core.paper_results import STUDENT
+from calopd.evaluation.benchmarks import load_benchmark
+from calopd.evaluation.evaluated_models import resolve
+from calopd.evaluation.job import Job, Settings
+from calopd.evaluation.layout import EvaluationDir
+from calopd.evaluation.model_weights import local_path, weights_digest
+from calopd.evaluation.run_jobs import run_job
+from calopd.experiments.discrepancy import measure_discrepancy, read_discrepancy
+from calopd.experiments.planned_runs import (
+    BaselineJob,
+    ExperimentJob,
+    ExperimentPlan,
+    RunJob,
+    StudyJob,
+    evaluated_model,
+)
+from calopd.experiments.scores import read_scores, save_scores
+from calopd.local.training import run as train
+from calopd.models.devices import choose_device, choose_dtype, dtype_name
+from calopd.rundir.layout import RunDir
+from calopd.study.analyze import analyze
+from calopd.study.collection import Goal, collect
+from calopd.study.layout import StudyDir
+from calopd.study.study_page import write_page
+
+SHARD_TOKENS, FLUSH_SECONDS = 2**20, 60.0
+
+
+def is_trained(run_dir: RunDir) -> bool:
+    """Whether a run has ended; its summary is written last."""
+    return run_dir.summary.is_file() and (run_dir.model / "config.json").is_file()
+
+
+def is_done(plan: ExperimentPlan, job: ExperimentJob) -> bool:
+    if isinstance(job, StudyJob):
+        return StudyDir(plan.files.study(job.name.removeprefix("study."))).page.exists()
+    if isinstance(job, RunJob) and not is_trained(job.config.run_dir):
+        return False
+    evaluated = not plan.experiment.evaluation.benchmarks or read_scores(plan.files.scores(job.name)) is not None
+    return evaluated and (not _measures(plan, job) or read_discrepancy(plan.files.discrepancy(job.name)) is not None)
+
+
+def _measures(plan: ExperimentPlan, job: RunJob | BaselineJob) -> bool:
+    """Whether the discrepancy to the teacher is measured; of the teacher it is not."""
+    return plan.experiment.discrepancy is not None and (isinstance(job, RunJob) or job.role == STUDENT)
+
+
+def do_job(plan: ExperimentPlan, job: ExperimentJob, console: Console) -> None:
+    """Do what is left of a job."""
+    if isinstance(job, StudyJob):
+        _study(plan, job)
+        return
+    if isinstance(job, RunJob) and not is_trained(job.config.run_dir):
+        _train(job.config)
+    if plan.experiment.evaluation.benchmarks and read_scores(plan.files.scores(job.name)) is None:
+        _evaluate(plan, job, console)
+    part, directory = plan.experiment.discrepancy, plan.files.discrepancy(job.name)
+    if part is not None and _measures(plan, job) and read_discrepancy(directory) is None:
+        model = str(job.config.run_dir.model) if isinstance(job, RunJob) else job.config.student.path
+        measure_discrepancy(job.config, model, part, directory)
+    if isinstance(job, RunJob) and not plan.experiment.keep_checkpoints:
+        _remove_state(job.config)
+
+
+def check_existing(job: RunJob) -> None:
+    """Refuse a directory with a run of other settings, which another experiment may have left."""
+    file = job.config.run_dir.config
+    if not file.exists():
+        return
+    saved = load_config(file, environ={})
+    try:
+        check_resumable(saved, job.config)
+    except ConfigError as error:
+        raise ConfigError(f"{job.config.run_dir}: {error}, or set another `dir` in the experiment") from None
+    if (saved.run.steps, saved.learner.learning_rate) != (job.config.run.steps, job.config.learner.learning_rate):
+        raise ConfigError(
+            f"{job.config.run_dir} has {saved.run.steps} steps with learning rate {saved.learner.learning_rate:g}, the "
+            f"experiment {job.config.run.steps} with {job.config.learner.learning_rate:g}: set another `dir`"
+        )
+
+
+def _train(config: Config) -> None:
+    started = config.run_dir.config.exists()
+    if not started:  # a kill before the configuration was complete leaves nothing of use
+        shutil.rmtree(config.run_dir.path, ignore_errors=True)
+    train(config, resume=started, overwrite=False)
+
+
+def _evaluate(plan: ExperimentPlan, job: RunJob | BaselineJob, console: Console) -> None:
+    part, model = plan.experiment.evaluation, resolve(f"{job.name}={evaluated_model(job)}")
+    settings = Settings(
+        label=job.name,
+        path=local_path(model.path),
+        weights=str(model.weights) if model.weights else None,
+        weights_sha256=weights_digest(model),
+        version=model.version,
+        n=part.n,
+        seed=part.seed,
+        sampling=part.sampling,
+        max_prompt_tokens=part.max_prompt_tokens,
+        engine=part.engine,
+        dtype=dtype_name(choose_dtype("auto", choose_device("auto"))),
+        in_flight=part.in_flight,
+    )
+    evaluation = Job(settings, [load_benchmark(source, part.problems) for source in part.benchmarks])
+    directory = EvaluationDir(plan.files.evaluation(job.name))
+    evaluation.save(directory)
+    save_scores(plan.files.scores(job.name), run_job(evaluation, directory, _replicas(job.config), console))
+
+
+def _replicas(config: Config) -> list[Group]:
+    """One sampling process on each of the GPUs that the run uses; one unplaced process without GPUs."""
+    return [(gpu,) for gpu in config.placement.gpus] or [()]
+
+
+def _study(plan: ExperimentPlan, job: StudyJob) -> None:
+    name = job.name.removeprefix("study.")
+    part, directory = plan.experiment.studies[name], plan.files.study(name)
+    goal = Goal(part.tokens, part.rollouts, SHARD_TOKENS, FLUSH_SECONDS)
+    collect(job.config, directory, goal, chosen=part.contexts or None, recorded=job.recorded)
+    analyze(directory)
+    write_page(directory, None, chosen=[], count=24)
+
+
+def _remove_state(config: Config) -> None:
+    """Remove what only an unfinished run needs; metrics, report and model stay."""
+    for folder in (config.run_dir.checkpoints, config.policies, config.run_dir.redis):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def final_retained(run_dir: RunDir) -> float | None:
+    """Mean retained ratio over the steps of a finished run."""
+    if not run_dir.summary.exists():
+        return None
+    value: float = json.loads(run_dir.summary.read_text(encoding="utf-8"))["retained_ratio"]
+    return value

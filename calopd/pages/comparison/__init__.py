@@ -1,0 +1,1 @@
+"""Several runs on one page: their curves with bands over seeds, and their times."""

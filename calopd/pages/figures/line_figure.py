@@ -1,0 +1,92 @@
+"""A figure of lines with bands and reference marks, independent of how it is drawn; and its plotly.js form."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from calopd.pages.charts import line_trace, series_colour, step_layout
+
+BAND_OPACITY = 0.18
+Values = Sequence[float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    label: str
+    x: Sequence[float]
+    y: Values
+    """None is a gap."""
+    low: Values = ()
+    high: Values = ()
+    """Bounds of the band; empty = no band."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A reference value: a dotted horizontal line, or a point if it has an x."""
+
+    label: str
+    y: float
+    x: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineFigure:
+    key: str
+    """Name of the exported files."""
+    title: str
+    note: str
+    unit: str
+    """A unit of the table of metrics: it decides the format of the axis."""
+    x_title: str = "step"
+    lines: tuple[Line, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    logarithmic_x: bool = False
+    logarithmic_y: bool = False
+
+    def plotly(self) -> dict[str, Any]:
+        """The figure as plotly.js draws it."""
+        layout = step_layout(self.unit, x_title=self.x_title, legend=True, logarithmic=self.logarithmic_y)
+        if self.logarithmic_x:
+            layout["xaxis"] |= {"type": "log", "tickvals": sorted({x for line in self.lines for x in line.x})}
+            layout["xaxis"]["tickformat"] = "~g"
+        traces: list[dict[str, Any]] = []
+        for number, line in enumerate(self.lines):
+            colour = series_colour(number)
+            if line.low:
+                traces.append(_band(line, colour))
+            look = line_trace(colour, single=len(line.x) == 1)
+            if self.x_title != "step":
+                look["mode"] = "lines+markers"
+            traces.append({"x": list(line.x), "y": list(line.y), "name": escape(line.label)} | look)
+        for mark in self.marks:
+            traces.append(_mark(mark, self.lines))
+        return {"data": traces, "layout": layout}
+
+
+def _band(line: Line, colour: str) -> dict[str, Any]:
+    """A closed outline: along the upper bound and back along the lower one."""
+    bounds = list(zip(line.x, line.low, line.high, strict=True))
+    known = [(x, low, high) for x, low, high in bounds if low is not None and high is not None]
+    return {
+        "type": "scatter",
+        "x": [x for x, _, _ in known] + [x for x, _, _ in reversed(known)],
+        "y": [high for _, _, high in known] + [low for _, low, _ in reversed(known)],
+        "fill": "toself",
+        "fillcolor": colour,
+        "opacity": BAND_OPACITY,
+        "line": {"width": 0},
+        "mode": "lines",
+        "hoverinfo": "skip",
+        "showlegend": False,
+    }
+
+
+def _mark(mark: Mark, lines: Sequence[Line]) -> dict[str, Any]:
+    every = [x for line in lines for x in line.x] or [0.0]
+    places = [mark.x] if mark.x is not None else [min(every), max(every)]
+    point = {"mode": "markers", "marker": {"symbol": "diamond-open", "size": 10, "color": "--ink"}}
+    dotted = {"mode": "lines", "line": {"color": "--soft", "width": 1.5, "dash": "dot"}}
+    look = point if mark.x is not None else dotted
+    return {"type": "scatter", "x": places, "y": [mark.y] * len(places), "name": escape(mark.label)} | look

@@ -1,0 +1,244 @@
+"""Tables and figures of an experiment, from records as its runs leave them."""
+
+import csv
+import json
+import re
+import tomllib
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from calopd.config import load_config
+from calopd.core.paper_results import BENCHMARK_SIZES, CAL_OPD, MIDDLE, SMALL, paper_accuracy, paper_arm
+from calopd.core.statistics import holm
+from calopd.experiments.accuracy_table import difference_table, scored_arms, size_notes
+from calopd.experiments.experiment_file import load_experiment
+from calopd.experiments.experiment_page import write_results
+from calopd.experiments.planned_runs import ExperimentPlan, plan_experiment
+from calopd.experiments.scores import ModelScores
+from calopd.pages.comparison.compared_page import write_comparison_of_runs
+from calopd.pages.comparison.run_groups import group_runs
+from calopd.pages.figures.line_figure import Line, LineFigure, Mark
+from calopd.pages.figures.svg_figure import svg
+from calopd.rundir.files import write_json, write_lines, write_text
+from calopd.rundir.layout import RunDir
+from tests.services.processes import ROOT
+
+ARMS = """
+[arms.opd]
+label = "OPD"
+set.method.name = "opd"
+[arms.lambda]
+label = "Cal-OPD, λ = {relaxation}"
+grid."method.relaxation" = [1, 5]
+[[tables]]
+key = "main"
+title = "Main"
+arms = ["opd", "lambda"]
+against = "opd"
+[[figures]]
+key = "lambda"
+title = "Sweep"
+kind = "sweep"
+arms = ["lambda"]
+x = "method.relaxation"
+[[figures]]
+key = "training"
+title = "Training"
+arms = ["opd", "lambda"]
+metrics = ["retained_ratio", "grad_norm"]
+"""
+
+
+def experiment(folder: Path, recipe: str = "demo", evaluation: str = "", seeds: str = "[0, 1]") -> ExperimentPlan:
+    file = folder / "mine.toml"
+    recipes = f'[recipes]\npair = "{ROOT / "configs" / recipe}.toml"\n'
+    file.write_text(f'title = "Mine"\ndir = "{folder / "out"}"\nseeds = {seeds}\n{recipes}{evaluation}{ARMS}')
+    return plan_experiment(file, load_experiment(file), environ={})
+
+
+def write_scores(plan: ExperimentPlan, name: str, **scores: list[float]) -> None:
+    digests = dict.fromkeys(scores, "same")
+    numbers = dict.fromkeys(scores, 1.0)
+    write_json(plan.files.scores(name), {
+        "scores": scores, "sha256": digests, "length": numbers, "truncated": numbers, "settings": {},
+    })  # fmt: skip
+
+
+def write_run(plan: ExperimentPlan, name: str, *, retained: float, steps: int = 3) -> None:
+    job = next(job for job in plan.runs if job.name == name)
+    run_dir = job.config.run_dir
+    write_text(run_dir.config, job.config.to_toml())
+    rows = [
+        {
+            "step": s,
+            "retained_ratio": retained + s / 100,
+            "grad_norm": 2.0 + s,
+            "seconds": 60.0 * (s + 1),
+            "tokens": 600,
+        }
+        for s in range(steps)
+    ]
+    write_lines(run_dir.metrics, rows)
+    write_json(run_dir.summary, {"retained_ratio": retained})
+    write_text(run_dir.model / "config.json", "{}")
+
+
+def read_csv(file: Path) -> list[dict[str, str]]:
+    with file.open() as lines:
+        return list(csv.DictReader(lines))
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> ExperimentPlan:
+    evaluation = '[evaluation]\nbenchmarks = ["a.jsonl", "b.jsonl"]\nn = 2\n'
+    plan = experiment(tmp_path, evaluation=evaluation)
+    write_scores(plan, "pair.student", a=[0.0, 0.5, 0.0], b=[0.0])
+    write_scores(plan, "pair.teacher", a=[1.0, 1.0, 1.0], b=[1.0])
+    for seed, (opd, low, high) in enumerate([(0.4, 0.5, 0.6), (0.5, 0.6, 0.8)]):
+        for name, value, retained in (
+            (f"pair.opd.s{seed}", opd, 1.0),
+            (f"pair.cal_opd.relaxation-1.s{seed}", low, 0.8),
+            (f"pair.cal_opd.s{seed}", high, 0.6),
+        ):
+            write_scores(plan, name, a=[value, value, value], b=[value])
+            write_run(plan, name, retained=retained + seed / 10)
+    return plan
+
+
+def test_the_table_has_mean_and_deviation_over_seeds(finished):
+    write_results(finished)
+    out = finished.files.results("mine")
+    rows = {(row["model"], row["benchmark"]): row for row in read_csv(out / "main.csv")}
+    best = rows["Cal-OPD, λ = 5", "mean"]
+    assert float(best["mean"]) == pytest.approx(0.7)
+    assert float(best["sd_over_seeds"]) == pytest.approx(np.std([0.6, 0.8], ddof=1))
+    assert (best["seeds"], best["paper"]) == ("2", "")
+    assert float(rows["Student", "mean"]["mean"]) == pytest.approx((0.5 / 3 + 0) / 2), "benchmarks count equally"
+    assert rows["Student", "mean"]["sd_over_seeds"] == ""
+    latex = (out / "main.tex").read_text()
+    assert "\\textbf{70.0 $\\pm$ 14.1}" in latex
+    assert "$\\lambda$" in latex
+
+
+def test_differences_are_paired_by_seed_and_corrected(finished):
+    write_results(finished)
+    rows = read_csv(finished.files.results("mine") / "main-differences.csv")
+    assert [row["model"] for row in rows] == ["Cal-OPD, λ = 1", "Cal-OPD, λ = 5"]
+    assert float(rows[0]["difference"]) == pytest.approx(0.1)
+    assert float(rows[0]["low"]) == float(rows[0]["high"]) == pytest.approx(0.1), "both seeds gain the same"
+    corrected = holm({row["model"]: float(row["p_value"]) for row in rows})
+    assert [float(row["p_holm"]) for row in rows] == pytest.approx(list(corrected.values()))
+
+
+def test_a_table_grows_with_its_runs(tmp_path):
+    plan = experiment(tmp_path, evaluation='[evaluation]\nbenchmarks = ["a.jsonl"]\n')
+    page = write_results(plan).read_text()
+    assert "Unfinished" in page
+    write_scores(plan, "pair.opd.s0", a=[1.0])
+    assert "OPD (1 of 2)" in write_results(plan).read_text()
+
+
+def test_other_problems_are_not_compared(finished):
+    file = finished.files.scores("pair.cal_opd.s0")
+    changed = json.loads(file.read_text())
+    write_json(file, changed | {"sha256": {"a": "other", "b": "same"}})
+    part = finished.experiment.tables[0]
+    table = difference_table(finished, part, scored_arms(finished, part.arms))
+    assert [row.cells[0] for row in table.rows] == ["Cal-OPD, λ = 1"]
+
+
+def test_figures_are_drawn_and_exported(finished):
+    page = write_results(finished).read_text()
+    out = finished.files.results("mine")
+    sweep = read_csv(out / "lambda-accuracy.csv")
+    assert [(float(row["relaxation"]), float(row["value"])) for row in sweep] == [(1, 0.55), (5, pytest.approx(0.7))]
+    assert float(sweep[1]["high"]) - float(sweep[1]["value"]) == pytest.approx(np.std([0.6, 0.8], ddof=1))
+    retained = read_csv(out / "training-retained_ratio.csv")
+    assert {row["series"] for row in retained} == {"OPD", "Cal-OPD, λ = 1", "Cal-OPD, λ = 5"}
+    for name in ("lambda-accuracy", "lambda-retained_ratio", "training-retained_ratio", "training-grad_norm"):
+        ElementTree.parse(out / f"{name}.svg")
+        assert "\\begin{axis}" in (out / f"{name}.tex").read_text()
+    (minutes,) = {row["minutes_per_step"] for row in read_csv(out / "efficiency.csv")}
+    assert float(minutes) == pytest.approx(2.5), "the first step does not count"
+    assert page.count('class="plot"') == 4
+    assert ", the paper" not in page
+
+
+def test_report_compare_makes_bands_of_seeds(finished, tmp_path):
+    groups = group_runs(RunDir(job.config.run_dir.path) for job in finished.runs)
+    assert [group.label for group in groups] == [
+        "opd",
+        "cal_opd, probes eval, relaxation 1",
+        "cal_opd, probes eval, relaxation 5",
+    ]
+    assert [len(group.records) for group in groups] == [2, 2, 2]
+    page = write_comparison_of_runs(groups, tmp_path / "compare").read_text()
+    figures = [json.loads(text) for text in re.findall(r'application/json">(.*?)</script>', page, flags=re.S)]
+    bands = [trace for trace in figures[0]["data"] if trace.get("fill") == "toself"]
+    assert len(bands) == 3
+    width = np.std([1.0, 1.1], ddof=1)
+    assert bands[0]["y"][0] == pytest.approx(1.05 + width)
+    assert bands[0]["y"][-1] == pytest.approx(1.05 - width)
+
+
+def test_the_papers_numbers_stand_beside_its_settings_only(tmp_path):
+    papers = experiment(
+        tmp_path, recipe="qwen3-4b-to-1.7b", evaluation='[evaluation]\nbenchmarks = ["math500"]\n', seeds="[0]"
+    )
+    write_scores(papers, "pair.cal_opd.s0", MATH500=[1.0] * 500)
+    write_scores(papers, "pair.cal_opd.relaxation-1.s0", MATH500=[1.0] * 500)
+    rows = {row.label: row.paper for row in scored_arms(papers, ["lambda"])}
+    assert rows["Cal-OPD, λ = 5"]["MATH500"] == pytest.approx(0.908)
+    assert rows["Cal-OPD, λ = 1"] == {}
+    shorter = experiment(
+        tmp_path, recipe="qwen3-4b-to-1.7b", evaluation='[evaluation]\nbenchmarks = ["math500"]\nn = 4\n'
+    )
+    assert all(row.paper == {} for row in scored_arms(shorter, ["lambda"]))
+
+
+def test_the_papers_arms_are_recognised_by_their_settings():
+    base = settings_of("qwen3-4b-to-1.7b")
+    assert paper_arm(base) == (SMALL, CAL_OPD)
+    assert paper_arm(settings_of("qwen3-30b-to-4b")) == (MIDDLE, CAL_OPD)
+    assert paper_arm(base | {"learner": base["learner"] | {"learning_rate": 1e-5}}) is None
+    assert paper_arm(base | {"method": base["method"] | {"probes": ["sol"]}}) == (SMALL, "cal_opd/sol/5")
+    assert paper_accuracy(SMALL, "tsd_filter/0.05") == pytest.approx({"mean": 0.511})
+
+
+def settings_of(recipe: str) -> dict:
+    return tomllib.loads(load_config(ROOT / "configs" / f"{recipe}.toml", environ={}).to_toml())
+
+
+def test_the_papers_means_are_those_of_its_benchmarks():
+    """A slip of the pen in the table would show here; the paper rounds each number."""
+    for pair in (SMALL, MIDDLE):
+        for arm in ("student", "teacher", "opd", "exopd", "eopd", "uni_opd", "privileged_opd", CAL_OPD):
+            values = paper_accuracy(pair, arm)
+            mean = np.mean([values[name] for name in BENCHMARK_SIZES])
+            assert mean == pytest.approx(values["mean"], abs=0.0011), (pair, arm)
+
+
+def test_another_number_of_problems_is_said_plainly(tmp_path):
+    plan = experiment(tmp_path, evaluation='[evaluation]\nbenchmarks = ["aime26"]\n')
+    scores = ModelScores({"AIME26": [0.0] * 29}, {}, {}, {}, {})
+    write_scores(plan, "pair.student", **scores.scores)
+    rows = scored_arms(plan, [])
+    assert size_notes(rows) == ["AIME26 has 29 problems here, 30 in the paper: the numbers do not compare."]
+    write_scores(plan, "pair.student", AIME26=[0.0] * 30)
+    assert size_notes(scored_arms(plan, [])) == []
+
+
+def test_an_svg_has_its_lines_bands_marks_and_gaps():
+    figure = LineFigure(
+        key="f", title="A & B", note="", unit="ratio", logarithmic_x=True,
+        lines=(Line("one", [1, 10, 99], [0.1, None, 0.3], [0.0, None, 0.2], [0.2, None, 0.4]), Line("two", [1], [0.5])),
+        marks=(Mark("level", 0.25), Mark("point", 0.3, 10)),
+    )  # fmt: skip
+    root = ElementTree.fromstring(svg(figure))
+    found = [element.tag.rpartition("}")[2] for element in root.iter()]
+    assert (found.count("polyline"), found.count("polygon"), found.count("circle")) == (1, 1, 3)
+    texts = [element.text for element in root.iter() if element.tag.endswith("text")]
+    assert {"A & B", "one", "two", "level", "point"} <= set(texts)
