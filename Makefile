@@ -21,7 +21,7 @@ DEPLOY := build/deploy
 GPU := build/gpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-gpu demo demo-models test test-fast golden lint type proto proto-check docs docs-check lock clean
+.PHONY: help setup setup-gpu demo experiment-demo experiment-smollm2 demo-models test test-fast golden lint type proto proto-check docs docs-check lock clean
 .PHONY: bench bench-learner bench-pipeline bench-packing bench-policies bench-memory bench-answers bench-teacher bench-teacher-engines load-teacher bench-tsd
 .PHONY: up up-cpu down compose dashboards dashboard-pictures k8s-render k8s-up k8s-status k8s-logs k8s-stop test-deploy test-compose test-k8s test-fresh test-gpu
 
@@ -42,6 +42,15 @@ demo: $(READY) ## train the demo student with Cal-OPD through the real services,
 	@$(BIN)/calopd eval student=examples/demo/student teacher=examples/demo/teacher cal_opd=runs/demo \
 	  --benchmark examples/demo/heldout.jsonl --problems 250 -n 2 --top-p 1 --max-tokens 96 --max-prompt-tokens 256 \
 	  --in-flight 128 -o runs/demo/eval
+
+experiment-demo: $(READY) ## the paper's experiments on the demo pair, two seeds, on this CPU: 40 runs, about 3 hours; repeat it to resume
+	@$(BIN)/calopd experiment plan configs/experiments/demo.toml
+	@$(BIN)/calopd experiment run configs/experiments/demo.toml
+
+GSM8K ?= data
+experiment-smollm2: $(READY) ## OPD against Cal-OPD on SmolLM2-135M, GSM8K=folder with gsm8k_train.jsonl and gsm8k_test.jsonl; hours
+	@$(BIN)/python -m examples.smollm2.prepare --train $(GSM8K)/gsm8k_train.jsonl --test $(GSM8K)/gsm8k_test.jsonl
+	@$(BIN)/calopd experiment run examples/smollm2/experiment.toml
 
 demo-models: $(READY) ## generate the demo's models and data again from their seed
 	$(BIN)/python -m examples.make_demo --out examples/demo

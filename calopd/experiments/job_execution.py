@@ -29,7 +29,7 @@ from calopd.local.training import run as train
 from calopd.models.devices import choose_device, choose_dtype, dtype_name
 from calopd.rundir.layout import RunDir
 from calopd.study.analyze import analyze
-from calopd.study.collection import Goal, collect
+from calopd.study.collection import NOISE_ROLLOUTS, Goal, collect
 from calopd.study.layout import StudyDir
 from calopd.study.study_page import write_page
 
@@ -126,7 +126,7 @@ def _replicas(config: Config) -> list[Group]:
 def _study(plan: ExperimentPlan, job: StudyJob) -> None:
     name = job.name.removeprefix("study.")
     part, directory = plan.experiment.studies[name], plan.files.study(name)
-    goal = Goal(part.tokens, part.rollouts, SHARD_TOKENS, FLUSH_SECONDS)
+    goal = Goal(part.tokens, part.rollouts, SHARD_TOKENS, FLUSH_SECONDS, NOISE_ROLLOUTS)
     collect(job.config, directory, goal, chosen=part.contexts or None, recorded=job.recorded)
     analyze(directory)
     write_page(directory, None, chosen=[], count=24)

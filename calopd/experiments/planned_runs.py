@@ -12,7 +12,7 @@ from calopd.config import Config, load_config
 from calopd.config.extends import merge
 from calopd.core.errors import ConfigError
 from calopd.core.methods import METHODS
-from calopd.core.paper_results import TEACHER
+from calopd.core.paper_results import STUDENT, TEACHER
 from calopd.experiments.experiment_file import Experiment
 from calopd.experiments.layout import ExperimentDir
 from calopd.experiments.variations import Variation, overrides, shown, variations
@@ -90,11 +90,11 @@ def plan_experiment(file: Path, experiment: Experiment, environ: Mapping[str, st
     plan = ExperimentPlan(file.stem, experiment, [])
     _check_labels(plan)
     recipes = {pair: load_config(path, environ=environ) for pair, path in experiment.recipes.items()}
-    if experiment.arms and experiment.evaluation.benchmarks:
+    if experiment.arms:
         plan.jobs += [
             BaselineJob(name=f"{pair}.{role}", pair=pair, role=role, config=config)
             for pair, config in recipes.items()
-            for role in experiment.evaluation.baselines
+            for role in _baselines(experiment)
         ]
     made: dict[str, RunJob] = {}
     for seed in experiment.seeds:
@@ -109,6 +109,12 @@ def plan_experiment(file: Path, experiment: Experiment, environ: Mapping[str, st
                         plan.jobs.append(job)
     plan.jobs += [_study(plan, name, environ) for name in experiment.studies]
     return plan
+
+
+def _baselines(experiment: Experiment) -> tuple[str, ...]:
+    """Models that are measured without training: those of the evaluation, and the student for the discrepancy."""
+    evaluated = experiment.evaluation.baselines if experiment.evaluation.benchmarks else ()
+    return tuple(dict.fromkeys((*evaluated, *((STUDENT,) if experiment.discrepancy else ()))))
 
 
 def _check_labels(plan: ExperimentPlan) -> None:

@@ -15,10 +15,11 @@ from typing import Any
 from calopd.core.contexts import BASE
 from calopd.core.errors import ConfigError
 from calopd.core.tsd.deviation_sums import TAUS, StudyPlan, StudySums, TokenColumns
+from calopd.core.tsd.noise import noise_summary
 from calopd.core.tsd.relaxation import RESOLUTION
 from calopd.core.tsd.summary import FORM_SHARE, Overview, summarise
 from calopd.core.tsd.token_forms import form_table
-from calopd.rundir.files import write_json
+from calopd.rundir.files import read_lines, write_json
 from calopd.study.csv_tables import write_tables
 from calopd.study.layout import StudyDir
 from calopd.study.shards import Study, row_groups
@@ -56,6 +57,8 @@ def analyze(
     table = form_table(texts, sums.count_V, sums.form_count_CVK, sums.form_size_CVK / float(RESOLUTION))
     frequent = table.over(limit, blanks=blank_forms)
     analysis = {"study": study.facts} | summarise(sums, overview, table, frequent, limit)
+    repeated = {row["index"]: row for file in study.files.noise_files for row in read_lines(file)}
+    analysis["noise"] = noise_summary(repeated.values(), taus)
     write_json(study.files.analysis, analysis)
     write_tables(study.files.tables, analysis, frequent)
     return analysis

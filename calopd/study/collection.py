@@ -27,6 +27,8 @@ from calopd.study.recorded_rollouts import count_recorded, lacks_student
 from calopd.study.shards import Study, check_contexts
 
 PAPER_TOKENS = 60_000_000
+NOISE_ROLLOUTS = 64
+"""Rollouts that are scored twice under c0 by default: some hundred thousand tokens of long responses."""
 COLLECTOR = "services.rollout.jobs.collect"
 LOG_SECONDS = 15.0
 """Time between progress lines if the output is not a terminal."""
@@ -40,13 +42,17 @@ class Goal:
     rollouts: int | None
     shard_tokens: int
     flush_seconds: float
+    noise_rollouts: int = 0
+    """The first rollouts, scored a second time under c0 to measure numerical noise."""
 
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> "Goal":
         tokens = arguments.tokens
         if tokens is None and arguments.rollouts is None and arguments.recorded is None:
             tokens = PAPER_TOKENS
-        return cls(tokens, arguments.rollouts, arguments.shard_tokens, arguments.flush_seconds)
+        return cls(
+            tokens, arguments.rollouts, arguments.shard_tokens, arguments.flush_seconds, arguments.noise_rollouts
+        )
 
     def at_most(self, rollouts: int) -> "Goal":
         return replace(self, rollouts=min(rollouts, self.rollouts or rollouts))
@@ -54,7 +60,7 @@ class Goal:
     def arguments(self) -> list[str]:
         given = {"tokens": self.tokens, "rollouts": self.rollouts, "shard-tokens": self.shard_tokens}
         words = [word for key, value in given.items() if value is not None for word in (f"--{key}", str(value))]
-        return [*words, "--flush-seconds", str(self.flush_seconds)]
+        return [*words, "--flush-seconds", str(self.flush_seconds), "--noise-rollouts", str(self.noise_rollouts)]
 
 
 def contexts_of(config: Config, chosen: str | None) -> list[str]:

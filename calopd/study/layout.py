@@ -77,6 +77,14 @@ class StudyDir:
     def refused_files(self) -> list[Path]:
         return sorted(self.path.glob(self.refused(0).name.replace("0", "*")))
 
+    def noise(self, replica: int) -> Path:
+        """Differences between two scorings of c0, by one collector."""
+        return self.path / f"noise-{replica}.jsonl"
+
+    @property
+    def noise_files(self) -> list[Path]:
+        return sorted(self.path.glob(self.noise(0).name.replace("0", "*")))
+
     @property
     def launcher_lock(self) -> Path:
         """Held by the `calopd tsd collect` that works on this study."""

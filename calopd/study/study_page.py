@@ -4,6 +4,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from calopd.core.tsd.noise import noise_sentence
 from calopd.pages.document import document, figure_html, script_json
 from calopd.pages.token_view import AGREEMENT, DEVIATION_BANDS, KEPT_SHARES, deviation_legend, kept_legend
 from calopd.rundir.files import write_text
@@ -90,6 +91,7 @@ def header(analysis: dict[str, Any], name: str) -> str:
         f'<header class="top"><p class="kicker">Study of teacher self-deviation</p><h1>{escape(name)}</h1>'
         f'<p class="about">{facts}</p></header>{notice}'
         f'<div class="cards" style="grid-template-columns:repeat(4,1fr)">{boxes}</div>'
+        f'<p class="hint">{escape(noise_sentence(analysis.get("noise")))}</p>'
     )
 
 

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from calopd.core.contexts import Context
+from calopd.core.tsd.noise import noise_sentence
 
 SHOWN_RELAXATIONS = (1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 40.0, 80.0)
 SHOWN_FORMS = 18
@@ -19,6 +20,7 @@ def print_analysis(analysis: dict[str, Any]) -> None:
         f"{analysis['tokens']:,} tokens in {analysis['rollouts']:,} rollouts "
         f"(mean {analysis['length']['mean']:.0f}, median {analysis['length']['median']:.0f} tokens{right})\n"
     )
+    console.print(noise_sentence(analysis.get("noise")) + "\n")
     for tau in analysis["prevalence"]:
         console.print(_groups(analysis, tau))
     console.print(_relaxation(analysis, "retained", "discrepancy that Cal-OPD would retain (percent)"))

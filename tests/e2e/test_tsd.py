@@ -91,6 +91,10 @@ def test_killed_and_resumed_every_rollout_counts_once(killed):
             union, parts = counts["groups"][group]["tokens"], [counts["contexts"][c]["tokens"] for c in contexts]
             joint = analysis["consistency"][tau][group]["joint_tokens"]
             assert union == sum(parts) - joint
+    noise = analysis["noise"]
+    assert (noise["responses"], noise["tokens"]) == (ROLLOUTS, analysis["tokens"]), "c0 of all was scored twice"
+    assert noise["floor"] < 0.001, "float32 on one machine"
+    assert noise["beyond"]["0.01"] == 0.0
     kinds = analysis["kinds"]["0.01"]
     assert sum(entry["tokens"] for entry in kinds.values()) == analysis["tokens"]
     assert kinds["word"]["rho"]["eval+"] > kinds["number"]["rho"]["eval+"], "so the demo's teacher was made"

@@ -15,7 +15,7 @@ from calopd.experiments.planned_runs import ExperimentPlan, plan_experiment
 from tests.services.processes import ROOT
 
 PAPER = sorted(file for file in (ROOT / "configs" / "paper").glob("*.toml") if file.name != "common.toml")
-OTHERS = sorted((ROOT / "configs" / "experiments").glob("*.toml"))
+OTHERS = [ROOT / "configs" / "experiments" / "demo.toml", ROOT / "examples" / "smollm2" / "experiment.toml"]
 RUNS = {
     "controls": 9, "dynamics": 6, "efficiency": 6, "lambda": 7, "learning-rate": 12, "main-table": 12, "probes": 5,
     "tsd-study": 0,

@@ -16,9 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from calopd.config import Config, load_config
 from calopd.core.contexts import BASE
 from calopd.core.errors import ConfigError, InvalidRequest
+from calopd.core.tsd.noise import noise_counts
 from calopd.data.answers import is_correct
 from calopd.data.problems import load_problems, training_order
 from calopd.local.entry_point import INTERRUPTED_EXIT, die_with_launcher, guarded
@@ -104,6 +107,7 @@ class Collector:
         self._rollouts = self._tokens = self._refused = 0
         self._earlier = (0, 0)
         self._refusals = study.files.refused(share.replica)
+        self._noise = study.files.noise(share.replica)
 
     async def run(self, in_flight: int) -> None:
         done = {rollout.index: rollout.tokens for _, _, rollout in self.study.rollouts()}
@@ -156,6 +160,8 @@ class Collector:
             if self._refused > max(MAX_REFUSED, self._rollouts):
                 raise ConfigError(f"{self._refused} rollouts were refused, more than were scored; {error}") from None
             return
+        if index < self.goal.noise_rollouts:
+            await self._measure_noise(index, response, scores.logprobs[0])
         correct = response.correct
         if correct is None:
             loop = asyncio.get_running_loop()
@@ -166,6 +172,12 @@ class Collector:
         assert response.student_logprobs is not None
         self._buffer.append(ScoredRollout(rollout, response.token_ids, response.student_logprobs, scores.logprobs))
         self._rollouts, self._tokens = self._rollouts + 1, self._tokens + length
+
+    async def _measure_noise(self, index: int, response: Response, logprobs: np.ndarray) -> None:
+        """Score c0 again, alone: the batch is another one, and what differs is rounding."""
+        prompt = {BASE: self.prompts.ids(response.problem)}
+        again = await self.teacher.score(f"noise-{index}", response.token_ids, prompt)
+        append_line(self._noise, {"index": index, **noise_counts(logprobs, again.logprobs[0])})
 
     def _flush(self) -> None:
         ready, self._buffer = self._buffer, []
@@ -237,6 +249,7 @@ def main() -> None:
     parser.add_argument("--rollouts", type=int)
     parser.add_argument("--shard-tokens", type=int, required=True)
     parser.add_argument("--flush-seconds", type=float, required=True)
+    parser.add_argument("--noise-rollouts", type=int, default=0)
     arguments = parser.parse_args()
     die_with_launcher()
     setup_logging("collect")

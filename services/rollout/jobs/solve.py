@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -19,6 +20,10 @@ from calopd.data.problems import load_problems, problem_seed
 from calopd.local.entry_point import INTERRUPTED_EXIT, guarded
 from calopd.local.replicated_job import attempt_files, attempts_file
 from calopd.rundir.files import Journal, read_lines, write_lines
+
+if TYPE_CHECKING:
+    from services.rollout.jobs.endpoint import EndpointSampler
+    from services.rollout.jobs.offline import OfflineSampler
 
 
 def solve(arguments: argparse.Namespace) -> tuple[int, int]:
@@ -49,9 +54,13 @@ def solve(arguments: argparse.Namespace) -> tuple[int, int]:
     return len(right), len(problems)
 
 
-def _attempt(arguments: argparse.Namespace, problems: list[Problem], journal: Journal, *, done: int) -> None:
+def _sampler(arguments: argparse.Namespace) -> "OfflineSampler | EndpointSampler":
     # Imported here, because they take seconds: Ctrl-C ends the job cleanly meanwhile.
-    from calopd.data.answers import is_correct
+    if arguments.endpoint:
+        from services.rollout.jobs.endpoint import EndpointSampler
+
+        sampling = sampling_of(arguments)
+        return EndpointSampler(arguments.endpoint, arguments.model, sampling, in_flight=arguments.in_flight)
     from services.rollout.jobs.offline import OfflineSampler
 
     rollout = RolloutSection(
@@ -60,7 +69,7 @@ def _attempt(arguments: argparse.Namespace, problems: list[Problem], journal: Jo
         max_in_flight=arguments.in_flight,
         tensor_parallel_size=arguments.tensor_parallel_size,
     )
-    sampler = OfflineSampler(
+    return OfflineSampler(
         arguments.model,
         rollout,
         sampling_of(arguments),
@@ -68,6 +77,12 @@ def _attempt(arguments: argparse.Namespace, problems: list[Problem], journal: Jo
         seed=arguments.seed,
         thinking=False,
     )
+
+
+def _attempt(arguments: argparse.Namespace, problems: list[Problem], journal: Journal, *, done: int) -> None:
+    from calopd.data.answers import is_correct
+
+    sampler = _sampler(arguments)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns) as progress:
         task = progress.add_task("solving", completed=done, total=done + len(problems))

@@ -21,7 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("source", type=Path, help="JSONL of problems")
     add("-o", "--out", type=Path, required=True, help="the JSONL to write")
-    add("--model", required=True, help="model directory or hub id")
+    add("--model", required=True, help="model directory or hub id; with --endpoint, the name that it serves")
+    add("--endpoint", metavar="URL", help="an OpenAI-compatible server instead; OPENAI_API_KEY is its key")
     add("--engine", choices=SAMPLERS, default="vllm")
     add("--dtype", choices=DTYPES, default="auto", help="auto = bfloat16 on a GPU, float32 on a CPU")
     add("--tensor-parallel-size", type=positive, default=1)

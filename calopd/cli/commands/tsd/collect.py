@@ -21,6 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--rollouts", type=positive, help="responses to collect")
     add("--shard-tokens", type=positive, default=2**20, help="tokens per shard (default: %(default)s)")
     add("--flush-seconds", type=above_zero, default=60.0, help="most work that a kill loses (default: %(default)s)")
+    add("--noise-rollouts", type=int, default=64,
+        help="score c0 of the first rollouts twice, to measure numerical noise (default: %(default)s)")  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> None:
