@@ -18,8 +18,8 @@ from calopd.core.statistics import Difference, Spread, holm, seeded_difference, 
 from calopd.evaluation.accuracy_tables import points
 from calopd.evaluation.results import MEAN
 from calopd.experiments.experiment_file import EvaluationPart, TablePart
+from calopd.experiments.model_scores import ModelScores, read_scores
 from calopd.experiments.planned_runs import ExperimentPlan
-from calopd.experiments.scores import ModelScores, read_scores
 from calopd.experiments.variations import Variation
 from calopd.pages.figures.data_table import DataTable, TableRow
 

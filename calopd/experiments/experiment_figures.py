@@ -8,8 +8,8 @@ from calopd.evaluation.results import MEAN
 from calopd.experiments.discrepancy import read_discrepancy
 from calopd.experiments.experiment_file import FigurePart
 from calopd.experiments.job_execution import final_retained
+from calopd.experiments.model_scores import read_scores
 from calopd.experiments.planned_runs import ExperimentPlan, RunJob
-from calopd.experiments.scores import read_scores
 from calopd.experiments.variations import Variation
 from calopd.pages.comparison.run_groups import RunGroup
 from calopd.pages.comparison.step_figures import step_figures

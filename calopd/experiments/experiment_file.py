@@ -10,7 +10,7 @@ from calopd.config.nearest import nearest
 from calopd.config.sections.sampling import SamplingKeys
 from calopd.core.errors import ConfigError
 from calopd.core.options import PAPER_EVALUATION, Sampler
-from calopd.core.paper_results import STUDENT, TEACHER
+from calopd.core.paper_results import STUDENT
 from calopd.core.step_metrics import METRICS
 from calopd.pages.comparison.step_figures import COMPARED
 
@@ -54,7 +54,7 @@ class EvaluationPart(SamplingKeys):
     in_flight: int = 256
     engine: Sampler = "vllm"
     seed: int = 0
-    baselines: tuple[Literal["student", "teacher"], ...] = (STUDENT, TEACHER)
+    baselines: tuple[Literal["student", "teacher"], ...] = ("student", "teacher")
     """Models of a pair that are evaluated too."""
 
 
@@ -136,9 +136,10 @@ class Experiment(Part):
             for name in names:
                 if not name.replace("_", "").replace("-", "").replace(".", "").isalnum():
                     raise ValueError(f"{kind}.{name}: a name is letters, digits, '.', '_' and '-'")
-        for part in (*self.tables, *self.figures):
-            for arm in part.arms:
-                self._require(arm, self.arms, f"{part.key}.arms")
+        wanted = [(table.key, table.arms) for table in self.tables] + [(one.key, one.arms) for one in self.figures]
+        for key, arms in wanted:
+            for arm in arms:
+                self._require(arm, self.arms, f"{key}.arms")
         for table in self.tables:
             self._require(table.against, {**self.arms, STUDENT: None}, f"{table.key}.against")
         known = {metric.key for metric in METRICS}

@@ -16,6 +16,7 @@ from calopd.evaluation.layout import EvaluationDir
 from calopd.evaluation.model_weights import local_path, weights_digest
 from calopd.evaluation.run_jobs import run_job
 from calopd.experiments.discrepancy import measure_discrepancy, read_discrepancy
+from calopd.experiments.model_scores import read_scores, save_scores
 from calopd.experiments.planned_runs import (
     BaselineJob,
     ExperimentJob,
@@ -24,7 +25,6 @@ from calopd.experiments.planned_runs import (
     StudyJob,
     evaluated_model,
 )
-from calopd.experiments.scores import read_scores, save_scores
 from calopd.local.training import run as train
 from calopd.models.devices import choose_device, choose_dtype, dtype_name
 from calopd.rundir.layout import RunDir

@@ -97,7 +97,8 @@ def test_a_control_follows_the_cal_opd_run_of_its_seed(tmp_path):
     for seed in (3, 5):
         control = jobs[f"demo.advantage_sync.s{seed}"]
         assert control.needs == (f"demo.cal_opd.s{seed}",)
-        assert Path(control.config.method.settings.recorded_run) == jobs[f"demo.cal_opd.s{seed}"].config.run_dir.path
+        followed = control.config.model_dump(mode="json")["method"]["recorded_run"]
+        assert Path(followed) == jobs[f"demo.cal_opd.s{seed}"].config.run_dir.path
         assert control.config.run.seed == seed
 
 

@@ -16,8 +16,8 @@ from calopd.core.statistics import holm
 from calopd.experiments.accuracy_table import difference_table, scored_arms, size_notes
 from calopd.experiments.experiment_file import load_experiment
 from calopd.experiments.experiment_page import write_results
+from calopd.experiments.model_scores import ModelScores
 from calopd.experiments.planned_runs import ExperimentPlan, plan_experiment
-from calopd.experiments.scores import ModelScores
 from calopd.pages.comparison.compared_page import write_comparison_of_runs
 from calopd.pages.comparison.run_groups import group_runs
 from calopd.pages.figures.line_figure import Line, LineFigure, Mark

@@ -36,7 +36,7 @@ class RunGroup:
 
 def compared_settings(config: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """`section.key` -> value of the settings that can change a result."""
-    kept = {}
+    kept: dict[str, Any] = {}
     for section, values in config.items():
         ignored = _NOT_COMPARED.get(section, set())
         if ignored is not None:
