@@ -7,6 +7,7 @@ from rich.console import Console
 
 from calopd.config import Config, check_resumable, load_config
 from calopd.config.placement import Group
+from calopd.config.ports import chosen_ports
 from calopd.core.errors import ConfigError
 from calopd.core.paper_results import STUDENT
 from calopd.evaluation.benchmarks import load_benchmark
@@ -93,7 +94,7 @@ def _train(config: Config) -> None:
     started = config.run_dir.config.exists()
     if not started:  # a kill before the configuration was complete leaves nothing of use
         shutil.rmtree(config.run_dir.path, ignore_errors=True)
-    train(config, resume=started, overwrite=False)
+    train(config, resume=started, overwrite=False, chosen_ports=chosen_ports(config))
 
 
 def _evaluate(plan: ExperimentPlan, job: RunJob | BaselineJob, console: Console) -> None:

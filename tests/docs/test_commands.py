@@ -37,6 +37,11 @@ NOT_EXECUTED = {
     ("torchrun",): "needs several machines; tests/services/learner start it",
     ("calopd", "run", "configs/qwen3-4b-to-1.7b.toml"): "needs 8 GPUs; the file is loaded",
     ("calopd", "download"): "needs the hub; the file is loaded",
+    ("calopd", "experiment", "run"): "takes hours; tests/e2e/test_experiment.py runs a small one",
+    ("calopd", "doctor", "configs/qwen3-4b-to-1.7b.toml"): "needs 8 GPUs; the file is loaded",
+    ("calopd", "data", "prepare", "BytedTsinghua-SIA/DAPO-Math-17k"): "needs the hub; its options are read",
+    ("calopd", "data", "solve", "data/dapo-math-17k.jsonl"): "needs the file of the step before; its options are read",
+    ("calopd", "data", "negatives", "data/dapo-math-solved.jsonl"): "needs the file of the step before",
     ("calopd", "eval", "Qwen/Qwen3-1.7B"): "needs the hub and a GPU; its options are read",
 }
 SHORT = ["--max-tokens", "96", "--max-prompt-tokens", "256"]

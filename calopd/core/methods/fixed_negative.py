@@ -3,13 +3,16 @@
 What a student gains with it comes from training on its own responses, not from the teacher's scores.
 """
 
-from dataclasses import dataclass
+from __future__ import annotations
 
-import torch
-from torch import Tensor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from calopd.core.method_inputs import TokenBatch
 from calopd.core.methods.base import Method, MethodSettings
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +25,7 @@ class FixedNegativeSettings(MethodSettings):
 
 
 def advantage(tokens: TokenBatch, settings: FixedNegativeSettings) -> Tensor:
-    return torch.full_like(tokens.teacher_logprobs, -settings.magnitude)
+    return tokens.teacher_logprobs.new_full(tokens.teacher_logprobs.shape, -settings.magnitude)
 
 
 METHOD = Method(name="fixed_negative", settings=FixedNegativeSettings, advantage=advantage)

@@ -3,12 +3,15 @@
 It keeps how far teacher and student are apart at every token and loses in which direction.
 """
 
-import numpy as np
-import torch
-from torch import Tensor
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from calopd.core.method_inputs import StepFacts, StepPlan, TokenBatch
 from calopd.core.methods.base import Method, MethodSettings, opd_advantage
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def advantage(tokens: TokenBatch, settings: MethodSettings) -> Tensor:
@@ -17,6 +20,9 @@ def advantage(tokens: TokenBatch, settings: MethodSettings) -> Tensor:
 
 def plan(facts: StepFacts, settings: MethodSettings) -> StepPlan:
     """One sign per token, drawn from the seed, the step and the trajectory's index."""
+    import numpy as np
+    import torch
+
     signs = {}
     for index, length in zip(facts.indices, facts.lengths, strict=True):
         draw = np.random.default_rng([facts.step.seed, facts.step.step, index])

@@ -7,6 +7,7 @@ from calopd.core.statistics import spread
 from calopd.core.step_metrics import METRICS, Metric
 from calopd.pages.comparison.run_groups import RunGroup
 from calopd.pages.figures.line_figure import Line, LineFigure, Mark
+from calopd.pages.report.curves import shown_step
 
 COMPARED = (
     "retained_ratio", "zero_ratio", "response_length_mean", "entropy", "top16_token_overlap", "top16_mass_overlap",
@@ -45,7 +46,7 @@ def _line(group: RunGroup, key: str) -> Line | None:
     for record in group.records:
         for row in record.steps:
             if row.get(key) is not None:
-                by_step.setdefault(row["step"], []).append(row[key])
+                by_step.setdefault(shown_step(row), []).append(row[key])
     if not by_step:
         return None
     steps = sorted(by_step)
