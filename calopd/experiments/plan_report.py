@@ -7,7 +7,6 @@ from calopd.core.paper_results import BENCHMARK_SIZES
 from calopd.evaluation.benchmark_table import HUB
 from calopd.experiments.costs import Cost, CostModel
 from calopd.experiments.planned_runs import BaselineJob, ExperimentJob, ExperimentPlan, RunJob
-from calopd.planning.plan_tables import assumptions
 
 
 def print_experiment(console: Console, plan: ExperimentPlan, price: float | None = None) -> None:
@@ -61,6 +60,6 @@ def _facts(plan: ExperimentPlan) -> list[str]:
     if experiment.estimate is not None:
         facts.append(f"Estimated from measured times: {experiment.estimate.source or 'see [estimate] in the file'}.")
     elif any(job.config.resources.gpu for job in plan.jobs):
-        facts.append(assumptions())
+        facts.append("Predicted by the model of `calopd plan`, not measured; docs/performance.md has its assumptions.")
     facts.append(f"Everything is written to {experiment.dir}; runs with the same settings there are not repeated.")
     return facts

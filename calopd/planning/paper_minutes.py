@@ -1,13 +1,8 @@
 """The paper's minutes per step, for runs with its settings."""
 
 from calopd.config import Config
+from calopd.core.paper_results import MINUTES
 
-MINUTES = {
-    ("Qwen3-1.7B", "Qwen3-4B-Thinking-2507"): {"cal_opd": 14.90, "opd": 18.80},
-    ("Qwen3-4B", "Qwen3-30B-A3B-Thinking-2507"): {"cal_opd": 48.76, "opd": 31.26},
-    ("Qwen3-8B", "Qwen3-30B-A3B-Thinking-2507"): {"cal_opd": 50.05, "opd": 35.19},
-}
-"""(student, teacher) -> method -> minutes of a step in the paper, on 8 H20."""
 TRAJECTORIES, MAX_TOKENS, CONTEXTS = 256, 16_384, {"cal_opd": 3, "opd": 1}
 """Settings of the paper that the time of a step depends on."""
 
