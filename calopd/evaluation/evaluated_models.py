@@ -21,15 +21,15 @@ class Model:
     path: str
     """Model directory or hub id: configuration and tokenizer, and the weights if `weights` is None."""
     weights: Path | None = None
-    """A directory whose model.safetensors replaces the weights of `path`, or a checkpoint."""
+    """A policy or a checkpoint, whose weights replace those of `path`."""
     version: int | None = None
     """Number of optimizer steps, for the weights of a run."""
 
     @property
     def is_checkpoint(self) -> bool:
-        from calopd.rundir.policies import WEIGHTS
+        from calopd.rundir.policies import MANIFEST
 
-        return self.weights is not None and not (self.weights / WEIGHTS).exists()
+        return self.weights is not None and not (self.weights / MANIFEST).exists()
 
 
 def resolve(text: str) -> Model:

@@ -5,6 +5,7 @@ from pathlib import Path
 from calopd.core.errors import ConfigError
 from calopd.evaluation.evaluated_models import Model
 from calopd.rundir.digests import sha256
+from calopd.rundir.policies import read_manifest
 
 
 def local_path(path: str) -> str:
@@ -20,12 +21,13 @@ def local_path(path: str) -> str:
 
 
 def weights_digest(model: Model) -> str:
-    """sha256 of the weights: of a single file itself, of several files the joined beginnings."""
-    if model.is_checkpoint:
-        assert model.weights is not None
+    """sha256 of the weights: of a policy as published, of a single file itself, of several the joined beginnings."""
+    if model.weights is not None and not model.is_checkpoint:
+        return read_manifest(model.weights.parent, int(model.weights.name)).sha256
+    if model.weights is not None:
         files = sorted(file for file in model.weights.rglob("*") if file.is_file())
     else:
-        files = sorted((model.weights or Path(local_path(model.path))).glob("*.safetensors"))
+        files = sorted(Path(local_path(model.path)).glob("*.safetensors"))
     if not files:
         raise ConfigError(f"{model.weights or model.path}: no safetensors found")
     digests = [sha256(file) for file in files]

@@ -18,10 +18,22 @@ def policy_bytes(config: Config) -> int | None:
 
 
 def policies_bytes(config: Config) -> int | None:
-    """Bytes of all policies that exist at once: those kept, one being written, one that an evaluation may need."""
+    """Bytes of all policies that exist at once: those kept, one being written, one that an evaluation may need.
+
+    The deltas since a snapshot have at most half of its size. Two such chains may exist, and a third for an evaluation.
+    """
     one = policy_bytes(config)
+    if one is None:
+        return None
     evaluated = 1 if config.evaluation.problems else 0
-    return None if one is None else (config.learner.keep_policies + 1 + evaluated) * one
+    kept = max(config.learner.keep_policies, config.run.max_staleness + 1)
+    deltas = 0 if config.learner.snapshot_every == 1 else (min(kept, 2) + evaluated) * one // 2
+    return (kept + 1 + evaluated) * one + deltas
+
+
+def policy_copy_bytes(config: Config) -> int | None:
+    """Bytes of the policy that the learner, and every rollout, keeps to form deltas from or to apply them to."""
+    return 0 if config.learner.snapshot_every == 1 else policy_bytes(config)
 
 
 def checkpoint_bytes(config: Config) -> int | None:
@@ -49,13 +61,13 @@ def disk_bytes(config: Config) -> int | None:
 
 
 def learner_host_bytes(config: Config) -> int | None:
-    """Memory of the host that all ranks of a learner need: the copy of a checkpoint, and a model while it is loaded.
+    """Memory of the host that all ranks of a learner need: copies of a checkpoint and a policy, a model being loaded.
 
     Every rank loads the whole student in float32 before it keeps its shard.
     """
-    shape, checkpoint = load_shape(config.student.path), checkpoint_bytes(config)
-    if shape is None or checkpoint is None:
+    shape, checkpoint, copy = load_shape(config.student.path), checkpoint_bytes(config), policy_copy_bytes(config)
+    if shape is None or checkpoint is None or copy is None:
         return None
     ranks = config.learner.ranks
     state = 16 * trained_parameters(config, shape) if config.learner.offload_optimizer else 0
-    return max(checkpoint + state, ranks * 4 * shape.parameters) + ranks * PROCESS_GIB * 2**30
+    return max(checkpoint + state + copy, ranks * 4 * shape.parameters) + ranks * PROCESS_GIB * 2**30

@@ -1,4 +1,7 @@
-"""The format of a published policy: safetensors and a manifest with their digest, which is verified before use.
+"""The format of a published policy: a folder per version with a manifest and either the weights or a delta.
+
+A snapshot has the weights as safetensors, a delta what changed since its base, an earlier version. The manifest has the
+digest of the whole policy and, for a delta, that of its file and the digest of the base. All are verified before use.
 
 Policies are not synced to the disk: after a power failure they are published again from the checkpoint, and one that
 was damaged is refused for its digest.
@@ -7,8 +10,8 @@ was damaged is refused for its digest.
 import json
 import shutil
 from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -20,7 +23,25 @@ from calopd.rundir.layout import numbered, numbers
 from calopd.rundir.tensor_files import TensorStream, write_tensors
 
 WEIGHTS = "model.safetensors"
+DELTA = "delta.bin"
 MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    run: str
+    version: int
+    sha256: str
+    """Digest of the policy's safetensors file, whether it is there or follows from the delta."""
+    base_version: int | None = None
+    """None for a snapshot."""
+    base_sha256: str = ""
+    delta_sha256: str = ""
+    """Digest of the delta's file."""
+
+    @property
+    def is_delta(self) -> bool:
+        return self.base_version is not None
 
 
 def policy_dir(policies: Path, version: int) -> Path:
@@ -32,62 +53,108 @@ def policy_versions(policies: Path) -> list[int]:
     return numbers(policies, MANIFEST)
 
 
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    (folder / MANIFEST).write_text(json.dumps(asdict(manifest)))
+
+
+def read_manifest(policies: Path, version: int) -> Manifest:
+    """The manifest of a published policy."""
+    directory = policy_dir(policies, version)
+    try:
+        values = json.loads((directory / MANIFEST).read_text())
+    except OSError:
+        raise PolicyError(f"no policy at {directory}: it was not published, or was removed") from None
+    except ValueError:
+        values = None
+    try:
+        manifest = Manifest(**values)
+        assert isinstance(manifest.sha256, str)
+        assert manifest.base_version is None or 0 <= manifest.base_version < version
+    except (AssertionError, TypeError):
+        raise PolicyError(f"the manifest of policy {version} at {directory} is damaged") from None
+    if manifest.version != version:
+        raise PolicyError(f"policy {version} at {directory} does not match its manifest: refused")
+    return manifest
+
+
+def chain(policies: Path, version: int, until: Manifest | None = None) -> list[Manifest]:
+    """A policy and the ones that it is a delta to, newest first; the last one is a snapshot, or `until`."""
+    links = [read_manifest(policies, version)]
+    while links[-1] != until and (base := links[-1].base_version) is not None:
+        links.append(read_manifest(policies, base))
+        if links[-1].sha256 != links[-2].base_sha256:
+            raise PolicyError(
+                f"policy {links[-2].version} is a delta to other weights than those published as policy {base}: refused"
+            )
+    return links
+
+
+def verify_files(policies: Path, manifest: Manifest) -> Path:
+    """The folder of a snapshot or delta, after comparing its file with the manifest."""
+    directory = policy_dir(policies, manifest.version)
+    name, expected = (DELTA, manifest.delta_sha256) if manifest.is_delta else (WEIGHTS, manifest.sha256)
+    try:
+        digest = file_digest(directory / name)
+    except OSError:
+        raise PolicyError(f"no policy at {directory}: {name} was removed") from None
+    if digest != expected:
+        raise PolicyError(f"policy {manifest.version} at {directory} does not match its manifest: refused")
+    return directory
+
+
 def publish_policy(policies: Path, version: int, tensors: TensorStream | Mapping[str, torch.Tensor], run: str) -> str:
-    """Write policy `version` and return its sha256. If the same bytes are published already, they stay untouched."""
-    target = policy_dir(policies, version)
+    """Write policy `version` as a snapshot and return its sha256."""
     stream = tensors if isinstance(tensors, TensorStream) else TensorStream.of(tensors)
-    with atomic_folder(target, durable=False) as folder:
+    with atomic_folder(policy_dir(policies, version), durable=False) as folder:
         digest = write_tensors(folder / WEIGHTS, stream)
-        (folder / MANIFEST).write_text(json.dumps({"run": run, "version": version, "sha256": digest}))
-        if published_sha256(policies, version) == digest and is_intact(policies, version):
-            shutil.rmtree(folder)
+        finish_snapshot(policies, folder, Manifest(run=run, version=version, sha256=digest))
     return digest
+
+
+def finish_snapshot(policies: Path, folder: Path, manifest: Manifest) -> None:
+    """Add the manifest; if the same snapshot is published already, it stays untouched and `folder` is removed."""
+    write_manifest(folder, manifest)
+    try:
+        published = read_manifest(policies, manifest.version)
+        if published == manifest:
+            verify_files(policies, published)
+            shutil.rmtree(folder)
+    except PolicyError:
+        pass  # nothing is published, or it is damaged
 
 
 def published_sha256(policies: Path, version: int) -> str | None:
     """The sha256 in the manifest of a policy; None if it is not published."""
     try:
-        return str(_manifest(policy_dir(policies, version))["sha256"])
+        return read_manifest(policies, version).sha256
     except PolicyError:
         return None
 
 
 def is_intact(policies: Path, version: int) -> bool:
-    """Whether a policy has the bytes of its manifest: it may have been damaged by a power failure."""
+    """Whether a policy can be read, with all that it is a delta to: a power failure may have damaged it."""
     try:
-        verify_policy(policies, version)
+        for manifest in chain(policies, version):
+            verify_files(policies, manifest)
     except PolicyError:
         return False
     return True
 
 
-def _manifest(directory: Path) -> dict[str, Any]:
-    try:
-        manifest: dict[str, Any] = json.loads((directory / MANIFEST).read_text())
-    except (OSError, ValueError):
-        raise PolicyError(f"no policy at {directory}: it was not published, or was removed") from None
-    return manifest
-
-
-def verify_policy(policies: Path, version: int) -> tuple[Path, str]:
-    """The directory of a published policy and its sha256, after comparing the bytes with the manifest."""
-    directory = policy_dir(policies, version)
-    manifest = _manifest(directory)
-    try:
-        digest = file_digest(directory / WEIGHTS)
-    except OSError:
-        raise PolicyError(f"no policy at {directory}: it was removed") from None
-    if (manifest["version"], manifest["sha256"]) != (version, digest):
-        raise PolicyError(f"policy {version} at {directory} does not match its manifest: refused")
-    return directory, digest
-
-
 def load_policy(directory: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a whole policy: of a snapshot's folder, or of one that `PolicyReader` returns."""
     return load_file(directory / WEIGHTS)
 
 
 def prune_policies(policies: Path, newest: int, keep: int, needed: Collection[int] = ()) -> None:
-    """Remove all but the last `keep` policies and those that an evaluation still needs."""
-    for directory in policies.iterdir():
-        if directory.name.isdigit() and int(directory.name) <= newest - keep and int(directory.name) not in needed:
-            shutil.rmtree(directory, ignore_errors=True)
+    """Remove all but the last `keep` policies, those that an evaluation still needs, and what these are deltas to."""
+    versions = policy_versions(policies)
+    kept = {version for version in versions if version > newest - keep or version in needed}
+    for version in sorted(kept):
+        try:
+            kept |= {manifest.version for manifest in chain(policies, version)}
+        except PolicyError:
+            continue  # damaged: whoever needs it asks for it
+    for version in versions:
+        if version not in kept:
+            shutil.rmtree(policy_dir(policies, version), ignore_errors=True)

@@ -5,7 +5,7 @@ The format itself is small: the length of a JSON header, the header, the bytes.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -68,21 +68,22 @@ def aligned(specs: Iterable[TensorSpec]) -> list[TensorSpec]:
 def write_tensors(file: Path, stream: TensorStream) -> str:
     """Write a safetensors file and return its digest."""
     with file.open("wb") as out, BlockDigest() as digest:
-        for part in _parts(stream):
+        for part in file_parts(stream):
             out.write(part)
             digest.update(part)
         return digest.hexdigest()
 
 
-def _parts(stream: TensorStream) -> Iterable[memoryview]:
-    yield memoryview(_header(stream.specs))
+def file_parts(stream: TensorStream) -> Iterator[memoryview]:
+    """The bytes of the file: the header, then every tensor."""
+    yield memoryview(file_header(stream.specs))
     for spec, tensor in zip(stream.specs, stream.tensors, strict=True):
         assert (tensor.dtype, tuple(tensor.shape)) == (spec.dtype, spec.shape), spec
         if spec.bytes:
             yield tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
 
 
-def _header(specs: Sequence[TensorSpec]) -> bytes:
+def file_header(specs: Sequence[TensorSpec]) -> bytes:
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     start = 0
     for spec in specs:

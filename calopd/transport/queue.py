@@ -106,6 +106,10 @@ class Queue(ABC):
         """Tell the workers that a policy has been published."""
 
     @abstractmethod
+    def requested_policies(self) -> set[int]:
+        """Return the versions that workers have asked for since the last call."""
+
+    @abstractmethod
     def dead_letters(self) -> list[tuple[Ticket, str]]:
         """Return the tickets that cannot be completed, each with its error."""
 
@@ -167,6 +171,10 @@ class Queue(ABC):
     @abstractmethod
     def wait_for_policy(self, after: str, block_seconds: float) -> Announcement | None:
         """Return the newest announcement after the entry `after`; None if there is none within `block_seconds`."""
+
+    @abstractmethod
+    def request_policy(self, version: int) -> None:
+        """Ask the learner to publish a policy again, whole: it is missing or damaged."""
 
 
 def open_queue(url: str, run: str, *, timeout_seconds: float | None = None) -> Queue:

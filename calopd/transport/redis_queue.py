@@ -7,6 +7,7 @@ Keys of a run (prefix `calopd:<run>:`):
   results:<batch>    hash, ticket index -> trajectory; the first result is kept, '' = a dead letter
   arrivals:<batch>   stream of (index, tokens): rank 0 plans a step without reading trajectories
   policies           stream of published policy versions
+  policy_requests    set of policy versions to publish again
   dead               stream of dead letters, each with its error
 
 Each change of state is one Lua script: a process that is killed has made the change entirely or not at all.
@@ -146,7 +147,13 @@ class RedisQueue(Queue):
     def announce_policy(self, version: int, sha256: str) -> None:
         self.client.xadd(self._key("policies"), {"version": version, "sha256": sha256}, maxlen=64)
 
+    def requested_policies(self) -> set[int]:
+        return {int(version) for version in self.client.spop(self._key("policy_requests"), 1_000)}
+
     # The rollout's side
+
+    def request_policy(self, version: int) -> None:
+        self.client.sadd(self._key("policy_requests"), version)
 
     def join(self) -> None:
         for stream in self._both:

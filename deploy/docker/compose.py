@@ -12,7 +12,7 @@ from pathlib import Path
 from calopd.config import Config, load_config
 from calopd.core.errors import ConfigError
 from calopd.planning.model_shapes import load_shape
-from calopd.planning.storage import learner_host_bytes, policies_bytes
+from calopd.planning.storage import learner_host_bytes, policies_bytes, policy_copy_bytes
 
 DEFAULT = Path("configs/qwen3-4b-to-1.7b.toml")
 """The pair that the committed file is for."""
@@ -55,6 +55,10 @@ ROLE = """
     volumes: *inputs
     mem_limit: ${{{variable}:-{memory}g}}
 """
+CACHE = """\
+    tmpfs: ["/cache:size={size}g,mode=1777"]
+    environment: {{CALOPD__ROLLOUT__POLICY_CACHE: /cache}}
+"""
 RANKS = """\
     environment: {{PET_NPROC_PER_NODE: "{ranks}"}}
     ulimits: {{memlock: -1, stack: 67108864}}
@@ -93,7 +97,7 @@ def render(config: Config, file: Path) -> str:
         (
             HEAD.format(file=file, summary=summary, mount=_mount(file)),
             *_replicas("teacher", placement.teachers, memory["teacher"]),
-            *_replicas("rollout", placement.rollouts, memory["rollout"]),
+            *_replicas("rollout", placement.rollouts, memory["rollout"], _cache(config)),
             _first("learner", "learner", memory["learner"]),
             RANKS.format(ranks=ranks),
             _gpus(placement.learner),
@@ -116,7 +120,8 @@ def memory_limits(config: Config) -> dict[str, float]:
     learner = _known(learner_host_bytes(config), config.student.path)
     return {
         "teacher": _known(None if teacher is None else teacher.weight_bytes(2), config.teacher.path) * 1.25 + OTHER_GIB,
-        "rollout": _known(None if student is None else student.weight_bytes(2), config.student.path) * 1.25 + OTHER_GIB,
+        # Twice: on its way to the GPU, and as a copy to apply changes to.
+        "rollout": _known(None if student is None else student.weight_bytes(2), config.student.path) * 2.5 + OTHER_GIB,
         "learner": learner * 1.25 + policies_gib(config) + OTHER_GIB,
     }
 
@@ -128,9 +133,15 @@ def _known(size: float | None, path: str) -> float:
     return size / 2**30
 
 
-def _replicas(role: str, groups: tuple[tuple[int, ...], ...], memory: float) -> Iterator[str]:
+def _cache(config: Config) -> str:
+    """A tmpfs for a rollout's own copy of the policy, if policies are published as changes."""
+    copy = _known(policy_copy_bytes(config), config.student.path)
+    return CACHE.format(size=math.ceil(copy * 1.02)) if copy else ""
+
+
+def _replicas(role: str, groups: tuple[tuple[int, ...], ...], memory: float, more: str = "") -> Iterator[str]:
     first = f"{role}-0"
-    yield _first(first, role, memory) + _gpus(groups[0])
+    yield _first(first, role, memory) + more + _gpus(groups[0])
     for number, group in enumerate(groups[1:], 1):
         yield REPLICA.format(name=f"{role}-{number}", first=first) + _gpus(group)
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from calopd.config import Config, save_with_run
 from calopd.core.phase import Phase
@@ -18,7 +18,9 @@ from calopd.planning.rates import learning_flops
 from calopd.rundir import checkpoints
 from calopd.rundir.files import append_line, keep_lines_before
 from calopd.rundir.locks import single_learner
-from calopd.rundir.policies import is_intact, prune_policies, publish_policy, published_sha256
+from calopd.rundir.policies import is_intact, prune_policies, published_sha256
+from calopd.rundir.policy_publisher import FilePublisher
+from calopd.rundir.policy_transport import PolicyPublisher
 from calopd.rundir.tensor_files import TensorStream
 from calopd.transport.queue import Queue
 from services.learner import prometheus
@@ -34,6 +36,8 @@ from services.learner.trackers import start_trackers
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 
 class Coordinator:
     """Exists on rank 0 only; the other ranks have a `Follower`."""
@@ -41,6 +45,7 @@ class Coordinator:
     def __init__(self, config: Config, queue: Queue) -> None:
         self._config, self._queue, self._run_dir = config, queue, config.run_dir
         self._lock = single_learner(self._run_dir)
+        self._publisher: PolicyPublisher = FilePublisher(config.policies, queue.run, config.learner.snapshot_every)
         self._opened: set[int] = set()
         """Steps that this process has opened."""
         self._sha256: dict[int, str] = {}
@@ -91,7 +96,8 @@ class Coordinator:
     def publish(self, version: int, weights: TensorStream) -> None:
         """Publish and announce a policy."""
         start, before = time.monotonic(), published_sha256(self._config.policies, version)
-        sha256 = publish_policy(self._config.policies, version, weights, self._queue.run)
+        published = self._publisher.publish(version, weights)
+        sha256 = published.sha256
         if before not in (None, sha256):
             # Published before a crash with other weights: what was sampled from them is not of this policy.
             for step in range(version, version + self._config.run.max_staleness + 1):
@@ -101,7 +107,19 @@ class Coordinator:
         self._queue.announce_policy(version, sha256)
         seconds = time.monotonic() - start
         prometheus.publish_seconds.set(seconds)
-        log.info("policy %d is published: %.1f MB in %.2f s", version, weights.bytes / 1e6, seconds)
+        prometheus.publish_bytes.set(published.bytes)
+        kind = "changes" if published.is_delta else "whole"
+        log.info("policy %d is published: %s, %.3f MB in %.2f s", version, kind, published.bytes / 1e6, seconds)
+
+    def _answer_requests(self, items: Iterator[T]) -> Iterator[T]:
+        """Pass on what comes at least every second; in between, publish again what a rollout cannot read."""
+        for item in items:
+            for version in self._queue.requested_policies():
+                if self._publisher.publish_whole(version):
+                    log.warning("policy %d is published again, whole: a rollout could not read it", version)
+                else:
+                    log.error("policy %d was asked for by a rollout, but is not kept", version)
+            yield item
 
     def evaluate(self, version: int) -> None:
         """Open the evaluation of a published policy if one is due, and remove the policies that nobody needs."""
@@ -124,7 +142,7 @@ class Coordinator:
             deterministic=self._config.run.deterministic,
             cost=self._cost,
         )
-        return assignments(self._queue, step_batch(step), tickets, self._batchers[step])
+        return self._answer_requests(assignments(self._queue, step_batch(step), tickets, self._batchers[step]))
 
     def _cost(self, tokens: int) -> float:
         """Cost of a trajectory for a rank: its FLOPs, or its length if the architecture is not known."""
@@ -169,7 +187,7 @@ class Coordinator:
 
     def finish_evaluations(self) -> Iterator[None]:
         """Wait for the evaluations that are still running; yields while it waits."""
-        return self._evaluations.finish()
+        return self._answer_requests(self._evaluations.finish())
 
     def export(self, student: Student, weights: TensorStream) -> None:
         """Write the trained student."""

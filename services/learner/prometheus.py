@@ -11,6 +11,7 @@ overdue_steps = Gauge(
     "calopd_learner_checkpoint_overdue_steps", "Steps since the last durable checkpoint beyond learner.checkpoint_every"
 )
 publish_seconds = Gauge("calopd_learner_publish_seconds", "Seconds to gather, write and announce the last policy")
+publish_bytes = Gauge("calopd_learner_publish_bytes", "Bytes that were written for the last policy")
 phase_seconds = Counter("calopd_learner_phase_seconds", "Seconds spent, by phase of the learner", ["phase"])
 run_info = Gauge(
     "calopd_learner_run_info",

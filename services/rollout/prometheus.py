@@ -13,6 +13,9 @@ trajectories = Counter(
 )
 policy_version = Gauge("calopd_rollout_policy_version", "Version of the policy that is sampled from")
 policy_seconds = Histogram("calopd_rollout_policy_load_seconds", "Seconds to verify and load a policy")
+policy_requests = Counter(
+    "calopd_rollout_policy_requests", "Policies that the learner was asked for again: missing or damaged"
+)
 failures = Counter("calopd_rollout_failures", "Failed attempts at a ticket; each is retried", ["reason"])
 sample_seconds = Histogram(
     "calopd_rollout_sample_seconds", "Seconds from the claim of a ticket to the end of its response", buckets=_SECONDS

@@ -17,6 +17,7 @@ from calopd.models.tokenizers import load_tokenizer, stop_ids, vocabulary
 from calopd.planning.emulation import Emulation
 from calopd.planning.rollout_limits import limited_rollout
 from calopd.planning.workload import longest_rollout
+from calopd.rundir.policy_reader import FileReader
 from calopd.rundir.run_id import read_run_id
 from calopd.tracking.trace import start_trace
 from calopd.transport import auth
@@ -81,7 +82,7 @@ async def serve(config: Config) -> None:
         sampler=SamplingLoop(engine, name),
         teacher=teacher,
         prompts=Prompts.configured(config, tokenizer, [*training, *heldout]),
-        policies=config.policies,
+        reader=FileReader(config.policies, rollout.policy_cache),
         max_in_flight=rollout.max_in_flight,
         lease_seconds=rollout.lease_seconds,
         max_deliveries=rollout.max_deliveries,

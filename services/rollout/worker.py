@@ -15,7 +15,6 @@ import itertools
 import logging
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from calopd.core.errors import ConfigError, InvalidRequest, PolicyError
 from calopd.core.types import Problem, Sample, Ticket, Trajectory
 from calopd.data.answers import answered_after_think, is_correct
 from calopd.models.prompts import Prompts
-from calopd.rundir.policies import verify_policy
+from calopd.rundir.policy_transport import PolicyReader
 from calopd.tracking.trace import task_span
 from calopd.transport.convert import ReceivedScores
 from calopd.transport.queue import Claim, Queue
@@ -41,6 +40,8 @@ POLICY_ATTEMPTS = 20
 POLICY_PAUSE_SECONDS = 0.25
 SCORED_PER_SAMPLED = 4
 """Tickets that a worker holds at most, as a multiple of those that it samples at once: the teacher may be behind."""
+REQUEST_AFTER = 4
+"""Attempts after which the learner is asked to publish a policy again."""
 
 
 class Worker:
@@ -52,7 +53,7 @@ class Worker:
         sampler: SamplingLoop,
         teacher: TeacherClient,
         prompts: Prompts,
-        policies: Path,
+        reader: PolicyReader,
         max_in_flight: int,
         lease_seconds: float,
         max_deliveries: int,
@@ -61,7 +62,7 @@ class Worker:
     ) -> None:
         self.name = name
         self.queue, self.sampler, self.teacher = queue, sampler, teacher
-        self.prompts, self.policies = prompts, policies
+        self.prompts, self.reader = prompts, reader
         self.max_in_flight, self.lease_seconds, self.max_deliveries = max_in_flight, lease_seconds, max_deliveries
         self._share, self._upcoming = share, upcoming
         self._workers = 1
@@ -286,14 +287,16 @@ class Worker:
                 if self.sampler.policy_version == version and sha256 in (None, self._policy_sha256):
                     return
                 try:
-                    directory, found = await asyncio.to_thread(verify_policy, self.policies, version)
-                    if sha256 not in (None, found):
-                        raise PolicyError(f"policy {version} at {directory} is not the one that was announced")
-                except PolicyError:
+                    fetched = await asyncio.to_thread(self.reader.fetch, version, sha256)
+                except PolicyError as error:
                     # On a shared volume the policy may become visible after its ticket.
                     if attempt == POLICY_ATTEMPTS:
                         raise
+                    if attempt == REQUEST_AFTER:
+                        log.warning("asking the learner for policy %d: %s", version, error)
+                        prometheus.policy_requests.inc()
+                        await asyncio.to_thread(self.queue.request_policy, version)
                     await asyncio.sleep(POLICY_PAUSE_SECONDS)
                     continue
-                await asyncio.wrap_future(self.sampler.load_policy(directory, version))
-                self._policy_sha256 = found
+                await asyncio.wrap_future(self.sampler.load_policy(fetched.directory, version))
+                self._policy_sha256 = fetched.sha256

@@ -8,14 +8,14 @@ import time
 from collections import Counter
 
 import torch
-from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from calopd.config import Config
 from calopd.config.ports import local_ports
 from calopd.rundir import checkpoints
 from calopd.rundir.files import read_lines
-from calopd.rundir.policies import WEIGHTS, policy_dir
+from calopd.rundir.policies import load_policy
+from calopd.rundir.policy_reader import FileReader
 from tests.services.processes import ROOT
 
 
@@ -67,7 +67,8 @@ def check_model(config: Config) -> None:
     AutoTokenizer.from_pretrained(config.run_dir.model)
     initial = AutoModelForCausalLM.from_pretrained(config.student.path, dtype=torch.float32)
     assert not torch.equal(model.model.embed_tokens.weight, initial.model.embed_tokens.weight)
-    last = load_file(policy_dir(config.policies, config.run.steps) / WEIGHTS)
+    reader = FileReader(config.policies)
+    last = load_policy(reader.fetch(config.run.steps).directory)
     assert torch.equal(model.model.embed_tokens.weight, last["model.embed_tokens.weight"])
 
 

@@ -108,6 +108,7 @@ def test_policies_and_checkpoints_have_the_bytes_of_their_weights(config):
     settings = config()
     parameters = 8_190_735_360
     assert policy_bytes(settings) == 2 * parameters
-    assert policies_bytes(settings) == 3 * 2 * parameters
+    assert policies_bytes(settings) == 4 * 2 * parameters
+    assert policies_bytes(config("learner.snapshot_every=1")) == 3 * 2 * parameters
     assert checkpoint_bytes(settings) == 12 * parameters
     assert checkpoint_bytes(config("learner.lora_rank=64")) < 3 * parameters

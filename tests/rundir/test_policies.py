@@ -2,21 +2,22 @@ import pytest
 import torch
 
 from calopd.core.errors import PolicyError
-from calopd.rundir.policies import load_policy, policy_dir, prune_policies, publish_policy, verify_policy
+from calopd.rundir.policies import load_policy, policy_dir, prune_policies, publish_policy
+from calopd.rundir.policy_reader import FileReader
 
 
 def test_a_published_policy_is_verified_and_comes_back(tmp_path):
     publish_policy(tmp_path, 3, {"w": torch.arange(6.0).reshape(2, 3).T}, "r")
-    assert torch.equal(load_policy(verify_policy(tmp_path, 3)[0])["w"], torch.arange(6.0).reshape(2, 3).T)
+    assert torch.equal(load_policy(FileReader(tmp_path).fetch(3).directory)["w"], torch.arange(6.0).reshape(2, 3).T)
     publish_policy(tmp_path, 3, {"w": torch.ones(1)}, "r")
-    assert torch.equal(load_policy(verify_policy(tmp_path, 3)[0])["w"], torch.ones(1))
+    assert torch.equal(load_policy(FileReader(tmp_path).fetch(3).directory)["w"], torch.ones(1))
 
 
 def test_the_same_bytes_stay_where_they_are(tmp_path):
     """A replica may be reading them."""
     first = publish_policy(tmp_path, 3, {"w": torch.ones(4)}, "r")
     seen = (policy_dir(tmp_path, 3) / "model.safetensors").stat().st_ino
-    assert publish_policy(tmp_path, 3, {"w": torch.ones(4)}, "r") == first == verify_policy(tmp_path, 3)[1]
+    assert publish_policy(tmp_path, 3, {"w": torch.ones(4)}, "r") == first == FileReader(tmp_path).fetch(3).sha256
     assert (policy_dir(tmp_path, 3) / "model.safetensors").stat().st_ino == seen
 
 
@@ -27,16 +28,16 @@ def test_one_changed_byte_is_refused(tmp_path):
     raw[-1] ^= 1
     file.write_bytes(raw)
     with pytest.raises(PolicyError, match="does not match its manifest"):
-        verify_policy(tmp_path, 0)
+        FileReader(tmp_path).fetch(0)
 
 
 def test_a_policy_under_another_version_is_refused(tmp_path):
     publish_policy(tmp_path, 1, {"w": torch.zeros(8)}, "r")
     policy_dir(tmp_path, 1).rename(policy_dir(tmp_path, 2))
     with pytest.raises(PolicyError, match="does not match"):
-        verify_policy(tmp_path, 2)
+        FileReader(tmp_path).fetch(2)
     with pytest.raises(PolicyError, match="no policy at"):
-        verify_policy(tmp_path, 1)
+        FileReader(tmp_path).fetch(1)
 
 
 def test_the_last_ones_are_kept(tmp_path):

@@ -77,6 +77,10 @@ class LearnerSection(Section):
     """Number of latest checkpoints to keep on disk."""
     keep_policies: int = Field(default=2, ge=1)
     """Number of latest policies to keep, besides those that wait for their evaluation."""
+    snapshot_every: int = Field(default=10, ge=1)
+    """Versions between two policies that are published whole. Those between are published as what changed since the
+    version before, which in bfloat16 is a few percent of the bytes; one that changed too much is published whole. 1 =
+    all are whole: choose it if a policy is only ever read on this host, through memory."""
     threads: int = Field(default=0, ge=0)
     """CPU threads of each rank; 0 = 1 when started by `calopd run`, else the default of torch."""
     show_trajectories: int = Field(default=4, ge=0)

@@ -1,5 +1,7 @@
 """[rollout]: how the student's responses are sampled."""
 
+from pathlib import Path
+
 from pydantic import Field
 
 from calopd.config.sections.base import Port
@@ -40,5 +42,8 @@ class RolloutSection(SamplingKeys):
     """Number of GPUs that one replica splits the student over. vLLM engine only."""
     cpu_kv_cache_gib: int = Field(default=1, ge=1)
     """Size of vLLM's KV cache when it runs on a CPU, in GiB."""
+    policy_cache: Path | None = None
+    """Folder for a replica's own copy of the policy, if policies are published as changes; unset = the temporary folder
+    of the system. A tmpfs spares the disk."""
     threads: int = Field(default=0, ge=0)
     """CPU threads of each replica; 0 = the default of torch, and all cores with vLLM on a CPU."""

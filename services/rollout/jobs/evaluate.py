@@ -11,7 +11,8 @@ from calopd.evaluation.checkpoint_export import export_checkpoint
 from calopd.evaluation.job import Task, load_job, read_samples
 from calopd.evaluation.layout import EvaluationDir
 from calopd.rundir.files import Journal
-from calopd.rundir.policies import WEIGHTS
+from calopd.rundir.policies import MANIFEST
+from calopd.rundir.policy_reader import FileReader
 from services.rollout.jobs.offline import OfflineSampler
 
 
@@ -24,7 +25,10 @@ def evaluate(directory: EvaluationDir, replica: int, replicas: int) -> None:
     if not mine:
         return
     weights = Path(settings.weights) if settings.weights else None
-    if weights is not None and not (weights / WEIGHTS).exists():
+    if weights is not None and (weights / MANIFEST).exists():
+        reader = FileReader(weights.parent, directory.weights(replica))
+        weights = reader.fetch(int(weights.name)).directory
+    elif weights is not None:
         weights = export_checkpoint(weights, directory.weights(replica))
     sampler = OfflineSampler(
         settings.path,

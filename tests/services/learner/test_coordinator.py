@@ -8,7 +8,8 @@ import torch
 from calopd.config import load_config
 from calopd.core.types import Problem
 from calopd.local import embedded_redis
-from calopd.rundir.policies import policy_dir, publish_policy, published_sha256
+from calopd.rundir.policies import load_policy, policy_dir, publish_policy, published_sha256, read_manifest
+from calopd.rundir.policy_reader import FileReader
 from calopd.rundir.run_id import ensure_run_id
 from calopd.rundir.tensor_files import TensorStream
 from calopd.transport.queue import Queue, open_queue
@@ -104,6 +105,21 @@ def test_other_weights_of_a_policy_do_not_drop_a_step_that_this_process_has_open
     resumed.open_step(2, [], 1)
     resumed.publish(2, TensorStream.of({"w": torch.zeros(4)}))
     assert [results(queue, step) for step in range(4)] == [0, 1, 1, 0]
+
+
+def test_a_policy_that_a_rollout_cannot_read_is_published_whole(back, queue, tmp_path, caplog):
+    resumed, policies = back(1), tmp_path / "back" / "policies"
+    many = torch.zeros(64, dtype=torch.bfloat16)
+    for version in (1, 2):
+        many[version] = version
+        resumed.publish(version, TensorStream.of({"w": many}))
+    assert read_manifest(policies, 2).is_delta
+    queue.request_policy(2)
+    queue.request_policy(1)
+    assert list(resumed._answer_requests(iter([None]))) == [None]
+    assert not read_manifest(policies, 2).is_delta
+    assert torch.equal(load_policy(FileReader(policies).fetch(2).directory)["w"], many)
+    assert "policy 1 was asked for by a rollout, but is not kept" in caplog.text
 
 
 def test_trajectories_stay_until_a_durable_checkpoint_contains_their_step(back, queue):

@@ -15,7 +15,10 @@ from calopd.data.problems import load_problems
 from calopd.local import embedded_redis
 from calopd.models.prompts import Prompts
 from calopd.models.tokenizers import load_tokenizer
-from calopd.rundir.policies import publish_policy
+from calopd.rundir.policies import DELTA, policy_dir, publish_policy
+from calopd.rundir.policy_publisher import FilePublisher
+from calopd.rundir.policy_reader import FileReader
+from calopd.rundir.tensor_files import TensorStream
 from calopd.transport.queue import Queue, open_queue
 from services.rollout.engines.sampling_engine import Finished, SampleRequest
 from services.rollout.engines.torch_sampler import TorchSampler
@@ -54,7 +57,7 @@ def worker(tiny, tmp_path, queue: Queue):
         sampler=sampler,
         teacher=cast(Any, None),
         prompts=prompts,
-        policies=tmp_path / "policies",
+        reader=FileReader(tmp_path / "policies"),
         max_in_flight=4,
         lease_seconds=10.0,
         max_deliveries=3,
@@ -75,6 +78,30 @@ def test_a_policy_that_was_published_again_is_loaded_before_its_first_ticket(tin
     assert first.policy_version == second.policy_version == 1
     assert first.logprobs.tolist() != second.logprobs.tolist()
     assert second.first_token_time > first.first_token_time > 0
+
+
+def test_a_damaged_delta_is_asked_for_again_and_sampled_from_when_it_is_whole(
+    tiny, tmp_path, queue: Queue, worker: Worker
+):
+    """The learner publishes it whole while the ticket waits for it."""
+    policies, weights = tmp_path / "policies", load_file(tiny.student / "model.safetensors")
+    publisher = FilePublisher(policies, "r", 10)
+    publisher.publish(1, TensorStream.of(weights))
+    weights["model.norm.weight"] = weights["model.norm.weight"] + 1
+    published = publisher.publish(2, TensorStream.of(weights))
+    assert published.is_delta
+    (policy_dir(policies, 2) / DELTA).write_bytes(b"damaged")
+
+    async def answered() -> Sample:
+        sampling = asyncio.create_task(worker.write(ticket(2, published.sha256)))
+        while not (asked := await asyncio.to_thread(queue.requested_policies)):
+            assert not sampling.done()
+            await asyncio.sleep(0.01)
+        assert asked == {2}
+        assert publisher.publish_whole(2)
+        return (await sampling)[0].sample
+
+    assert asyncio.run(answered()).policy_version == 2
 
 
 def test_a_ticket_that_was_issued_early_is_sampled_from_the_newest_policy(tiny, tmp_path, queue: Queue, worker: Worker):
