@@ -1,14 +1,18 @@
 """A rollout's side of policies in files: verified snapshots, and a copy of its own that deltas are applied to."""
 
+import contextlib
+import fcntl
 import logging
 import shutil
+import time
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 
 import numpy as np
 
-from calopd.core.errors import PolicyError
+from calopd.core.errors import ConfigError, PolicyError
 from calopd.rundir.digests import file_digest
+from calopd.rundir.locks import exclusive
 from calopd.rundir.policies import DELTA, WEIGHTS, Manifest, chain, policy_dir, verify_files
 from calopd.rundir.policy_deltas import apply_delta
 from calopd.rundir.policy_transport import Fetched
@@ -16,17 +20,35 @@ from calopd.rundir.policy_transport import Fetched
 log = logging.getLogger(__name__)
 
 
+PREFIX, LOCK = "calopd-policy-", ".lock"
+YOUNG_SECONDS = 60
+"""Age below which a folder without a lock may be one that is being created."""
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Remove the copies of readers that no longer exist: the kernel has released their locks."""
+    for folder in parent.glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError, ConfigError):
+            if time.time() - folder.stat().st_mtime > YOUNG_SECONDS:
+                with exclusive(folder / LOCK, "in use"):
+                    shutil.rmtree(folder)
+
+
 class FileReader:
     """Snapshots are read where they are. For a delta, the copy is brought up to date and its digest compared.
 
-    The copy is in a temporary folder of `cache`, or of the system, and ends with the process.
+    The copy is in a temporary folder of `cache`, or of the system, and ends with the process. If that is killed, the
+    next reader removes it.
     """
 
     def __init__(self, policies: Path, cache: Path | None = None) -> None:
         self._policies = policies
-        if cache is not None:
-            cache.mkdir(parents=True, exist_ok=True)
-        self._folder = TemporaryDirectory(prefix="calopd-policy-", dir=cache)
+        parent = Path(gettempdir()) if cache is None else cache
+        parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(parent)
+        self._folder = TemporaryDirectory(prefix=PREFIX, dir=parent)
+        self._lock = (Path(self._folder.name) / LOCK).open("w")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._copy: Manifest | None = None
         """The policy that the copy holds; None while it is being changed."""
 

@@ -11,7 +11,6 @@ incomplete responses are dropped.
 import asyncio
 import contextlib
 import functools
-import itertools
 import logging
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -31,17 +30,14 @@ from calopd.transport.queue import Claim, Queue
 from calopd.transport.teacher_client import TeacherClient
 from services.rollout import prometheus
 from services.rollout.engines.sampling_engine import SampleRequest
+from services.rollout.loaded_policy import LoadedPolicy
 from services.rollout.sampler import SamplingLoop, WrongPolicy
 from services.rollout.step_share import WHOLE_STEP, StepShare
 
 log = logging.getLogger(__name__)
 
-POLICY_ATTEMPTS = 20
-POLICY_PAUSE_SECONDS = 0.25
 SCORED_PER_SAMPLED = 4
 """Tickets that a worker holds at most, as a multiple of those that it samples at once: the teacher may be behind."""
-REQUEST_AFTER = 4
-"""Attempts after which the learner is asked to publish a policy again."""
 
 
 class Worker:
@@ -62,7 +58,7 @@ class Worker:
     ) -> None:
         self.name = name
         self.queue, self.sampler, self.teacher = queue, sampler, teacher
-        self.prompts, self.reader = prompts, reader
+        self.prompts = prompts
         self.max_in_flight, self.lease_seconds, self.max_deliveries = max_in_flight, lease_seconds, max_deliveries
         self._share, self._upcoming = share, upcoming
         self._workers = 1
@@ -73,8 +69,7 @@ class Worker:
         """Ids of the tickets of steps whose response is not complete."""
         self._room = asyncio.Event()
         """Set when a response is complete or a ticket is done."""
-        self._policy_lock = asyncio.Lock()
-        self._policy_sha256: str | None = None
+        self._policy = LoadedPolicy(queue, sampler, reader)
         self._judges = ThreadPoolExecutor(2, "answers")
         self._prefetched = 0
         """The step whose prompts have been rendered ahead of its tickets."""
@@ -199,7 +194,7 @@ class Worker:
                 continue
             self._preempt()
             try:
-                await self._ensure_policy(version, announced.sha256)
+                await self._policy.ensure(version, announced.sha256)
             except PolicyError as error:
                 log.warning("announced policy %d: %s", version, error)
 
@@ -261,7 +256,7 @@ class Worker:
     async def _sample(self, ticket: Ticket, prompt_ids: np.ndarray) -> Sample:
         while True:
             version, sha256 = await self._policy_of(ticket)
-            await self._ensure_policy(version, sha256)
+            await self._policy.ensure(version, sha256)
             request = SampleRequest(prompt_ids, ticket.sampling, ticket.seed, version, preemptible=ticket.is_evaluation)
             try:
                 return await asyncio.wrap_future(self.sampler.sample(request))
@@ -279,24 +274,3 @@ class Worker:
             if newest is not None and newest.version >= ticket.policy_version:
                 return newest.version, newest.sha256
         return ticket.policy_version, ticket.policy_sha256 or None
-
-    async def _ensure_policy(self, version: int, sha256: str | None = None) -> None:
-        """Load this version if it is not loaded. `sha256` tells a policy that was published again after a restart."""
-        async with self._policy_lock:
-            for attempt in itertools.count(1):
-                if self.sampler.policy_version == version and sha256 in (None, self._policy_sha256):
-                    return
-                try:
-                    fetched = await asyncio.to_thread(self.reader.fetch, version, sha256)
-                except PolicyError as error:
-                    # On a shared volume the policy may become visible after its ticket.
-                    if attempt == POLICY_ATTEMPTS:
-                        raise
-                    if attempt == REQUEST_AFTER:
-                        log.warning("asking the learner for policy %d: %s", version, error)
-                        prometheus.policy_requests.inc()
-                        await asyncio.to_thread(self.queue.request_policy, version)
-                    await asyncio.sleep(POLICY_PAUSE_SECONDS)
-                    continue
-                await asyncio.wrap_future(self.sampler.load_policy(fetched.directory, version))
-                self._policy_sha256 = fetched.sha256

@@ -1,5 +1,6 @@
 """Policies as deltas: exact bytes after any chain, replicas that are late, files that are damaged."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -134,6 +135,20 @@ def test_a_copy_is_brought_up_to_date_without_the_snapshot(tmp_path, history):
     assert same(reader, 3, versions[3])
     with pytest.raises(PolicyError, match="cannot copy the snapshot"):
         FileReader(tmp_path).fetch(3)
+
+
+def test_the_copy_of_a_killed_replica_is_removed_by_the_next_one(tmp_path, history):
+    cache = tmp_path / "cache"
+    alive = FileReader(tmp_path, cache)
+    copy = alive.fetch(5).directory
+    abandoned = cache / "calopd-policy-killed"
+    abandoned.mkdir()
+    (abandoned / WEIGHTS).write_bytes(b"1")
+    for folder in (copy, abandoned):
+        os.utime(folder, (0, 0))
+    FileReader(tmp_path, cache)
+    assert [folder for folder in cache.iterdir() if folder.is_dir()] == [copy]
+    assert alive.fetch(5).directory == copy
 
 
 def damage(file: Path) -> None:
