@@ -125,7 +125,7 @@ class Way:
 
 
 def generic(old: np.ndarray, new: np.ndarray) -> dict[str, Any]:
-    """What zlib alone makes of the XOR of two policies, in one thread."""
+    """Size and time of zlib alone, on the XOR of two policies, in one thread."""
     start = time.perf_counter()
     size = len(zlib.compress((old ^ new).tobytes(), 1))
     return {"bytes": size, "seconds": round(time.perf_counter() - start, 3)}

@@ -20,7 +20,7 @@ from calopd.rundir.policy_transport import Fetched
 log = logging.getLogger(__name__)
 
 
-PREFIX, LOCK = "calopd-policy-", ".lock"
+PREFIX, LOCK = "calopd-policy-", "reader.lock"
 YOUNG_SECONDS = 60
 """Age below which a folder without a lock may be one that is being created."""
 

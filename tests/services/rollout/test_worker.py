@@ -161,7 +161,7 @@ def test_a_worker_takes_its_share_of_a_step_and_then_what_is_left(tiny, tmp_path
             sampler=sampler,
             teacher=cast(Any, None),
             prompts=prompts,
-            policies=tmp_path / "policies",
+            reader=FileReader(tmp_path / "policies"),
             max_in_flight=16,
             lease_seconds=10.0,
             max_deliveries=3,
