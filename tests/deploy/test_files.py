@@ -40,7 +40,7 @@ def test_the_compose_file_is_that_of_the_default_pair() -> None:
 
 
 def test_the_tmpfs_holds_the_policies_of_every_pair() -> None:
-    """The kept policies and the one that is being written, in bfloat16; 48 GiB overflowed with two of 8B in float32."""
+    """The kept policies, the one that is being written and deltas of half the size of the kept ones, in bfloat16."""
     sizes = {}
     for name in ("qwen3-4b-to-1.7b", "qwen3-30b-to-4b", "qwen3-30b-to-8b"):
         file = Path("configs") / f"{name}.toml"
@@ -50,7 +50,7 @@ def test_the_tmpfs_holds_the_policies_of_every_pair() -> None:
         sizes[name] = int(found[1])
     billions = {"qwen3-4b-to-1.7b": 1.72, "qwen3-30b-to-4b": 4.02, "qwen3-30b-to-8b": 8.19}
     for name, size in sizes.items():
-        needed = 3 * 2 * billions[name] * 1e9 / 2**30
+        needed = (3 + 2 / 2) * 2 * billions[name] * 1e9 / 2**30
         assert needed < size < needed * 1.25
 
 
