@@ -49,7 +49,7 @@ SHORT = ["--max-tokens", "96", "--max-prompt-tokens", "256"]
 PLACEHOLDERS = {
     "CONFIG": ["configs/demo.toml"], "SOURCE": ["four.jsonl"], "M": ["examples/demo/teacher"], "STUDY": ["runs/tsd"],
     "OTHER": ["runs/tsd"], "[LABEL=]MODEL": ["examples/demo/student"], "…": [], "RESULTS": ["runs/demo/eval/student"],
-    "NAMES": ["examples/demo/heldout.jsonl", *SHORT],
+    "OTHERS": ["runs/demo/eval/cal_opd"], "NAMES": ["examples/demo/heldout.jsonl", *SHORT],
 }  # fmt: skip
 """Words of a command that stand for something of the reader's."""
 TORCH = ("rollout.engine=torch", "teacher.threads=1", "rollout.threads=1")
