@@ -54,7 +54,7 @@ PLANTED = {
     "request above its limit": (
         check.kubernetes,
         "deploy/k8s/base/learner.yaml",
-        "memory: 2Gi}",
+        "memory: 1Gi}",
         "memory: 8Gi}",
         "more memory than its limit",
     ),

@@ -187,7 +187,8 @@ def recipe(name: str, *settings: str):
 def test_the_space_of_the_8b_recipe_is_that_of_its_checkpoints_and_policies():
     runs, policies = disk_checks.needed_bytes(recipe("qwen3-30b-to-8b"))
     assert runs == pytest.approx(3 * 98.3e9 + 33e9, rel=0.02)
-    assert policies == pytest.approx(3 * 16.4e9, rel=0.02)
+    # Two kept and one being written, and the deltas of two, at most half of a policy each.
+    assert policies == pytest.approx(4 * 16.4e9, rel=0.02)
 
 
 def test_a_recipe_that_does_not_fit_its_gpus_is_told_what_would():
