@@ -2,11 +2,14 @@
 
 import argparse
 import json
+import os
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from calopd.cli.main import main
 from calopd.cli.registry import find_command
 from calopd.core.errors import ConfigError
 from calopd.core.options import PAPER_SOLUTIONS
@@ -87,6 +90,16 @@ def test_solved_problems_are_kept_and_requests_are_the_papers(server, tmp_path):
     before = len(server.bodies)
     solve(arguments(source, "-o", out, "--model", "strong", "--endpoint", server.url))
     assert len(server.bodies) == before, "nothing is attempted twice"
+
+
+def test_the_command_does_not_look_for_the_served_model_here(server, tmp_path, monkeypatch):
+    source, out = make_problems(tmp_path / "in.jsonl", 2), tmp_path / "out.jsonl"
+    started: list[list[str]] = []
+    monkeypatch.setattr(os, "execv", lambda program, words: started.append(words))
+    words = ["data", "solve", str(source), "-o", str(out), "--model", "served/elsewhere", "--endpoint", server.url]
+    monkeypatch.setattr(sys, "argv", ["calopd", *words])
+    main()
+    assert started[0][-7:] == words[2:]
 
 
 def test_a_refused_request_is_explained(server):

@@ -46,7 +46,8 @@ def run(arguments: argparse.Namespace) -> None:
     check_not_source(arguments.out, arguments.source)
     problems = load_problems(arguments.source)
     sampling = sampling_of(arguments)
-    require_sampled_model("--model", arguments.model, sampling, arguments.max_prompt_tokens, problems)
+    if not arguments.endpoint:  # which has the model itself
+        require_sampled_model("--model", arguments.model, sampling, arguments.max_prompt_tokens, problems)
     if arguments.replica is None:
         keep_settings(arguments.out, attempt_settings(arguments, sampling))
     # Its warnings are about its own start; errors are still shown.
