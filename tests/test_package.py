@@ -38,8 +38,9 @@ def test_an_unknown_name_is_an_attribute_error():
 
 
 def test_importing_the_package_imports_nothing_heavy():
-    code = "import sys, calopd; assert not {'torch', 'numpy', 'pydantic', 'grpc'} & set(sys.modules); calopd.tsd_region"
-    code += "; assert 'torch' in sys.modules"
+    code = "import sys, calopd; assert not {'torch', 'numpy', 'pydantic', 'grpc'} & set(sys.modules)"
+    code += "; assert 'calopd.core' not in sys.modules; calopd.tsd_region"
+    code += "; assert 'calopd.core.calibration' in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
