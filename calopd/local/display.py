@@ -98,7 +98,7 @@ class Display:
     def event(self, text: str) -> None:
         self._events = [*self._events[-3:], f"{_duration(time.monotonic() - self._started)} {text}"]
         if not self._live:
-            self._console.print(text, highlight=False)
+            self._console.print(text, highlight=False, markup=False)
 
     def update(self) -> None:
         config = self._config
@@ -181,6 +181,12 @@ class Display:
             )
         return table
 
+    def _policy(self, samples: dict[str, float]) -> float:
+        """The policy of a rollout; in the end that of the run, since an earlier one may have been evaluated last."""
+        if self._status.get("phase") == FINISHED:
+            return self._config.run.steps
+        return samples.get("calopd_rollout_policy_version", 0)
+
     def _roles(self) -> Table:
         table = Table(box=None, header_style="dim", padding=self._padding)
         for name in ("role", "busy", "restarts", "doing"):
@@ -195,7 +201,7 @@ class Display:
             doing = (
                 f"sampling {samples.get('calopd_rollout_sampling_requests', 0):.0f}, "
                 f"awaiting the teacher {samples.get('calopd_rollout_scoring_requests', 0):.0f}, "
-                f"policy {samples.get('calopd_rollout_policy_version', 0):.0f}"
+                f"policy {self._policy(samples):.0f}"
             )
             row(name, scrape.busy, doing if samples else "starting")
         for name, scrape in self._teachers.items():

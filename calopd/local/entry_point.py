@@ -1,19 +1,19 @@
 """Shared by all entry points: parse the arguments before heavy imports, report a user's error in one line."""
 
-import argparse
 import contextlib
 import ctypes
 import errno
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from calopd.core.environment import DIE_WITH_PARENT, ERROR_FILE
-from calopd.core.errors import CalopdError, QueueLoginRefused, QueueUnavailable
+from calopd.core.environment import DIE_WITH_PARENT, ERROR_FILE, PROGRESS_FILE
+from calopd.core.errors import CalopdError, EngineFailed, QueueLoginRefused, QueueUnavailable, ResultsLost
+from calopd.core.one_line_parser import OneLineParser
 from calopd.models.devices import set_process_environment
 
 if TYPE_CHECKING:
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 CONFIG_ERROR_EXIT = 78
 """Exit code of an error that a restart cannot fix (EX_CONFIG of sysexits.h); any other failure may be retried."""
 TEMPORARY_EXIT = 75
-"""Exit code of a server that does not answer (EX_TEMPFAIL): a restart may find it again."""
+"""Exit code of a server that does not answer (EX_TEMPFAIL): the same command may work later."""
+RESTART_EXIT = 70
+"""Exit code of an engine that failed or hangs (EX_SOFTWARE): a restart may fix it."""
 INTERRUPTED_EXIT = 130
 BROKEN_PIPE_EXIT = 141
 
@@ -47,7 +49,7 @@ def die_with_launcher() -> None:
 
 def service_main(service: str, description: str | None) -> "Config":
     """The configuration of a service from its command line."""
-    parser = argparse.ArgumentParser(prog=f"python -m services.{service}", description=description)
+    parser = OneLineParser(prog=f"python -m services.{service}", description=description)
     parser.add_argument("--config", type=Path, required=True, help="the run's TOML")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one setting")
     arguments = parser.parse_args()
@@ -74,6 +76,20 @@ def _check_queue(config: "Config") -> None:
     from calopd.transport.queue import open_queue
 
     open_queue(config.queue.url, "check", timeout_seconds=QUEUE_SECONDS).ping()
+
+
+def become(module: str, words: Sequence[str]) -> None:
+    """Replace this process by `python -m module words`; a Ctrl-C waits until that calls `accept_interrupts`."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        os.execv(sys.executable, [sys.executable, "-m", module, *words])
+    finally:  # the program could not be started
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def accept_interrupts() -> None:
+    """Deliver a Ctrl-C from now on, and one that came since `become`."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
 
 def guarded(main: Callable[[], None]) -> None:
@@ -116,6 +132,11 @@ def describe_failure(error: Exception) -> Failure | None:
         return Failure(f"{_line(error)}: {hint}", CONFIG_ERROR_EXIT)
     if isinstance(error, QueueUnavailable) or _is_of_redis(error, "ConnectionError", "TimeoutError"):
         return Failure(f"{_line(error)}: start the Redis server, or correct queue.url", TEMPORARY_EXIT)
+    if _is_of_redis(error, "OutOfMemoryError"):
+        hint = "raise its maxmemory, or delete abandoned runs with `calopd gc CONFIG --delete`"
+        return Failure(f"Redis has no memory left: {hint}", TEMPORARY_EXIT)
+    if isinstance(error, (EngineFailed, ResultsLost)):
+        return Failure(str(error), RESTART_EXIT)
     if isinstance(error, CalopdError):
         return Failure(str(error), CONFIG_ERROR_EXIT)
     if isinstance(error, UnicodeDecodeError):
@@ -147,6 +168,13 @@ def _line(error: Exception) -> str:
 
 def _file_error(error: OSError) -> str:
     return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
+
+
+def tell_progress() -> None:
+    """Tell the launcher that this process has done some work: whatever kills it now is not a failure to start."""
+    if file := os.environ.pop(PROGRESS_FILE.name, ""):
+        with contextlib.suppress(OSError):
+            Path(file).touch()
 
 
 def tell_launcher(message: str, *, final: bool) -> None:

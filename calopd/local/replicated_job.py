@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,8 +13,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from calopd.config.placement import Group
 from calopd.core.errors import ConfigError
 from calopd.core.options import Sampling
-from calopd.local.entry_point import INTERRUPTED_EXIT
-from calopd.local.services import LocalServices, Stopped
+from calopd.local.services import LocalServices, resumable
+from calopd.models.devices import chosen_dtype
 from calopd.models.model_files import model_folder, weights_digest
 from calopd.rundir.files import read_lines, write_json
 
@@ -42,6 +41,8 @@ def attempt_settings(arguments: argparse.Namespace, sampling: Sampling) -> dict[
     return {
         "model": arguments.model,
         "weights": weights_digest("", files) if files else None,
+        "endpoint": arguments.endpoint,
+        **({} if arguments.endpoint else {"engine": arguments.engine, "dtype": chosen_dtype(arguments.dtype)}),
         **asdict(sampling),
         "max_prompt_tokens": arguments.max_prompt_tokens,
         "seed": arguments.seed,
@@ -59,8 +60,8 @@ def keep_settings(out: Path, settings: dict[str, Any]) -> None:
     if not file.exists():
         raise ConfigError(f"{attempts[0]} does not say which model made it: {remedy}")
     for key, saved in json.loads(file.read_text(encoding="utf-8")).items():
-        if saved != settings[key]:
-            raise ConfigError(f"{attempts[0]} was made with {key} = {saved}, not {settings[key]}: {remedy}")
+        if saved != settings.get(key):  # a key of another version of calopd is not known here
+            raise ConfigError(f"{attempts[0]} was made with {key} = {saved}, not {settings.get(key)}: {remedy}")
 
 
 def run_replicas(module: str, words: Sequence[str], gpus: Sequence[Group], out: Path, model: str) -> None:
@@ -69,14 +70,10 @@ def run_replicas(module: str, words: Sequence[str], gpus: Sequence[Group], out: 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     console = Console(soft_wrap=True)
     console.print(f"{len(gpus)} processes (logs in {logs})", highlight=False)
-    try:
-        with Progress(*columns, console=console) as progress, LocalServices(logs, [model]) as services:
-            task = progress.add_task("starting", total=None)
-            processes = services.start_replicas(module, *words, gpus=gpus)
-            for _ in services.watch(*processes):
-                attempts = [row for file in attempt_files(out) for row in read_lines(file)]
-                right = sum(row["correct"] for row in attempts)
-                progress.update(task, description=f"{len(attempts)} problems attempted, {right} solved")
-    except Stopped:
-        print("stopped; repeat the command to resume", file=sys.stderr)
-        sys.exit(INTERRUPTED_EXIT)
+    with resumable(), Progress(*columns, console=console) as progress, LocalServices(logs, [model]) as services:
+        task = progress.add_task("starting", total=None)
+        processes = services.start_replicas(module, *words, gpus=gpus)
+        for _ in services.watch(*processes):
+            attempts = [row for file in attempt_files(out) for row in read_lines(file)]
+            right = sum(row["correct"] for row in attempts)
+            progress.update(task, description=f"{len(attempts)} problems attempted, {right} solved")

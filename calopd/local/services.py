@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
 
@@ -16,16 +17,34 @@ from calopd.config import Config
 from calopd.config.placement import Group
 from calopd.config.visible_gpus import gpu_environment
 from calopd.core.environment import TOKEN
+from calopd.core.errors import QueueUnavailable
+from calopd.doctor.model_jobs import LAUNCHER
 from calopd.local import embedded_redis
 from calopd.local.entry_point import INTERRUPTED_EXIT
 from calopd.local.supervisor import Process, Supervisor
+from calopd.rundir.files import write_text
 
 POLL_SECONDS = 0.5
-LEARNER_LAUNCHER = "services.learner.torchrun"
+TEMPORARY_PREFIX = "calopd-"
+TEMPORARY_NOTE = "temporary-folder"
+"""Beside the logs: the temporary folder of the processes, so that it is found again if the launcher is killed."""
 
 
 class Stopped(KeyboardInterrupt):
     """The user asked to stop, with Ctrl-C or SIGTERM."""
+
+
+REPEAT = "repeat the command to resume"
+
+
+@contextmanager
+def resumable(how: str = REPEAT) -> Iterator[None]:
+    """End a command whose services were stopped in the block, and say how to resume it."""
+    try:
+        yield
+    except Stopped:
+        print(f"stopped; {how}", file=sys.stderr)
+        sys.exit(INTERRUPTED_EXIT)
 
 
 class LocalServices:
@@ -50,15 +69,26 @@ class LocalServices:
         """The Redis server of the processes, password included."""
 
     def __enter__(self) -> "LocalServices":
-        # torchrun and vLLM leave folders behind in the temporary folder; what was compiled is worth keeping.
-        self._temporary = tempfile.mkdtemp(prefix="calopd-")
-        compiled = Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}"
+        # vLLM leaves folders behind in the temporary folder; what was compiled is worth keeping.
+        self._temporary = self._new_temporary()
+        compiled = Path(tempfile.gettempdir()) / f"torchinductor_{_user()}"
         self._environment["TMPDIR"] = self._temporary
         self._environment.setdefault(
             "TORCHINDUCTOR_CACHE_DIR", os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(compiled))
         )
         self._handlers = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
+
+    def _new_temporary(self) -> str:
+        """A temporary folder; that of a launcher before this one, which was killed, is removed."""
+        note = self._logs / TEMPORARY_NOTE
+        if note.exists():
+            earlier = Path(note.read_text(encoding="utf-8"))
+            if earlier.name.startswith(TEMPORARY_PREFIX) and earlier.parent == Path(tempfile.gettempdir()):
+                shutil.rmtree(earlier, ignore_errors=True)
+        temporary = tempfile.mkdtemp(prefix=TEMPORARY_PREFIX)
+        write_text(note, temporary)
+        return temporary
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -69,6 +99,7 @@ class LocalServices:
             for number, handler in self._handlers.items():
                 signal.signal(number, handler)
             shutil.rmtree(self._temporary, ignore_errors=True)
+            (self._logs / TEMPORARY_NOTE).unlink(missing_ok=True)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         if self._asked_to_stop:
@@ -128,10 +159,28 @@ class LocalServices:
             password = secrets.token_urlsafe(24)
             url = embedded_redis.server_url(config.queue.port, password)
             command = embedded_redis.server_command(directory, config.queue.port, password)
-            self.supervisor.add(Process(name="redis", command=command, log_file=self._logs / "redis.log"))
-        embedded_redis.wait_until_ready(url)
+            server = Process(name="redis", command=command, log_file=self._logs / "redis.log", ends_last=True)
+            server.command += ["--pidfile", str(server.progress_file.resolve())]  # written when it has started
+            self._start_embedded(server, directory, url)
+        else:
+            embedded_redis.wait_until_ready(url)
         self.queue_url = url
         self._environment["CALOPD__QUEUE__URL"] = url
+
+    def _start_embedded(self, server: Process, directory: Path, url: str) -> None:
+        """Start the embedded server. Data that it cannot read are moved aside: a run resumes without them."""
+        said_before = server.log_file.stat().st_size if server.log_file.exists() else 0
+        self.supervisor.add(server)
+        try:
+            embedded_redis.wait_until_ready(url, has_ended=lambda: server.has_ended)
+        except QueueUnavailable:
+            said = server.log_file.read_bytes()[said_before:].decode(errors="replace")
+            if (aside := embedded_redis.move_damaged_data(directory, said)) is None:
+                raise
+            lost = "responses that are in no checkpoint are sampled again"
+            print(f"the data of the queue are damaged and were moved to {aside}: {lost}", file=sys.stderr)
+            server.start()
+            embedded_redis.wait_until_ready(url, has_ended=lambda: server.has_ended)
 
     def start_scorer(
         self, config: Config, file: Path, *settings: str, name: str = "teacher", gpus: Iterable[int] = ()
@@ -166,8 +215,8 @@ class LocalServices:
         ]  # fmt: skip
 
     def start_learner(self, config: Config, file: Path) -> Process:
-        """Start the ranks of the learner under torchrun; each takes the GPU of its local number."""
-        launcher = ("-m", LEARNER_LAUNCHER, "--standalone", f"--nproc-per-node={config.learner.ranks}")
+        """Start the ranks of the learner; each takes the GPU of its local number."""
+        launcher = ("-m", LAUNCHER, f"--nproc-per-node={config.learner.ranks}")
         return self.start(
             "learner",
             "services.learner",
@@ -176,6 +225,14 @@ class LocalServices:
             threads=config.learner.threads or 1,
             gpus=config.placement.learner,
         )
+
+
+def _user() -> str:
+    """The name of the user, or the number of one without a name, as in a container."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
 
 
 def replica_names(role: str, replicas: int) -> list[str]:

@@ -65,7 +65,8 @@ def _check_replaceable(config: Config, overwrite: bool) -> None:
         return
     if not run_dir.is_run:
         raise ConfigError(f"{run_dir} is not empty and not a run: nothing was removed, choose another run.name")
-    began = run_dir.metrics.exists() or any(config.policies.glob("[0-9]*"))
+    saved = (path for folder in (config.policies, run_dir.checkpoints) for path in folder.glob("[0-9]*"))
+    began = run_dir.metrics.exists() or any(saved)
     if began and not overwrite:
         raise ConfigError(
             f"{run_dir} exists: resume it with `calopd run --resume {run_dir}`, or replace it with --overwrite"

@@ -3,12 +3,13 @@
 import errno
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
 
-from calopd.core.errors import ConfigError, QueueUnavailable
-from calopd.local.entry_point import guarded
+from calopd.core.errors import ConfigError, EngineFailed, QueueUnavailable
+from calopd.local.entry_point import guarded, tell_progress
 
 
 def main() -> None:
@@ -18,10 +19,17 @@ def main() -> None:
     if action == "crash-with-error-line":
         print("error: something that only looks like a user's error", flush=True)
         sys.exit(1)
+    if action == "killed-after-error-line":
+        print("error: something that only looks like a user's error", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
     if action == "crash-for-a-reason":
         raise ValueError("the method returned [3] advantages for 4 tokens")
+    if action == "crash-at-an-address":
+        raise ValueError(f"ticket {os.getpid()} is lost at 0x{os.getpid() + 10**9:x}")
     if action == "no-server":
         raise QueueUnavailable("Redis does not answer")
+    if action == "failed-engine":
+        raise EngineFailed("the sampling engine has failed")
     if action == "full-disk":
         raise OSError(errno.ENOSPC, "No space left on device", "checkpoints/000001")
     if action == "crash-once":
@@ -30,7 +38,9 @@ def main() -> None:
             raise RuntimeError("a crash")
     elif action == "environment":
         Path(rest[0]).write_text(json.dumps(dict(os.environ)))
-    elif action == "sleep":
+    elif action in ("sleep", "work"):
+        if action == "work":
+            tell_progress()
         Path(rest[0]).touch()
         time.sleep(600)
 

@@ -28,6 +28,8 @@ def shown(tiny, width: int, *, finished: bool) -> str:
     console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
     display = Display(config, supervisor, console)
     display.update()
+    for scrape in display._rollouts.values():
+        scrape.samples = {"calopd_rollout_policy_version": 0.0}
     with console.capture() as captured:
         console.print(display._render())
     return captured.get()
@@ -46,6 +48,7 @@ def test_the_last_frame_says_that_the_run_has_finished(tiny):
     assert "step 100/100" in text
     assert "ETA 0:00" in text
     assert "finished" in text
+    assert "policy 100" in text
     assert "learner" in text
     (learner,) = [line for line in text.splitlines() if "learner" in line]
     assert "starting" not in learner

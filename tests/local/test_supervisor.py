@@ -5,17 +5,20 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from calopd.core.environment import ERROR_FILE
+from calopd.local import supervisor
 from calopd.local.entry_point import CONFIG_ERROR_EXIT
 from calopd.local.services import LocalServices, Stopped
-from calopd.local.supervisor import MAX_RESTARTS, Process, ProcessFailed, Supervisor
+from calopd.local.supervisor import MAX_IDLE_DEATHS, MAX_RESTARTS, Process, ProcessFailed, Supervisor
 
 ENTRY = "tests.local.entry"
 
@@ -53,9 +56,12 @@ def test_an_error_file_that_cannot_be_written_does_not_change_the_exit_code(tmp_
     assert (done.returncode, done.stderr) == (CONFIG_ERROR_EXIT, "error: run.steps is -1, expected at least 1\n")
 
 
-def test_a_log_line_that_looks_like_an_error_does_not_stop_a_restart(services):
-    process = services.start("teacher", ENTRY, "crash-with-error-line")
-    with pytest.raises(ProcessFailed, match=f"died {MAX_RESTARTS + 1} times .* .exit code 1.: see .*teacher.log"):
+@pytest.mark.parametrize(
+    ("action", "cause"), [("crash-with-error-line", "exit code 1"), ("killed-after-error-line", "signal SIGKILL")]
+)
+def test_a_log_line_that_looks_like_an_error_does_not_stop_a_restart(services, action, cause):
+    process = services.start("teacher", ENTRY, action)
+    with pytest.raises(ProcessFailed, match=f"died {MAX_RESTARTS + 1} times .* .{cause}.: see .*teacher.log"):
         run_to_the_end(services, process)
     assert process.restarts == MAX_RESTARTS
 
@@ -74,6 +80,13 @@ def test_an_error_that_repeats_ends_the_run_with_its_reason(services):
     assert process.restarts == 1
 
 
+def test_an_error_that_repeats_with_other_numbers_is_the_same(services):
+    process = services.start("learner", ENTRY, "crash-at-an-address")
+    with pytest.raises(ProcessFailed, match=r"^learner died twice of the same error \(ValueError: ticket \d+ is lost"):
+        run_to_the_end(services, process)
+    assert process.restarts == 1
+
+
 def test_a_full_disk_ends_the_run_at_once(services):
     process = services.start("learner", ENTRY, "full-disk")
     with pytest.raises(ProcessFailed, match=r"^learner: checkpoints/000001: No space left on device: free some space"):
@@ -81,10 +94,30 @@ def test_a_full_disk_ends_the_run_at_once(services):
     assert process.restarts == 0
 
 
-def test_a_server_that_does_not_answer_is_tried_again(services):
+def test_a_server_that_does_not_answer_is_waited_for_longer_and_longer(services, monkeypatch):
+    monkeypatch.setattr(supervisor, "SHORTEST_PAUSE", 0.001)
     process = services.start("rollout", ENTRY, "no-server")
-    with pytest.raises(ProcessFailed, match=f"^rollout died {MAX_RESTARTS + 1} times .*Redis does not answer"):
+    events: list[str] = []
+    for found in services.watch(process, poll_seconds=0.02):
+        events += found
+        if process.restarts > MAX_RESTARTS + 1:
+            break
+    told = "rollout died (Redis does not answer: start the Redis server, or correct queue.url) and is restarted in 0 s"
+    assert set(events) == {told}
+
+
+def test_an_engine_that_fails_at_every_start_is_given_up(services):
+    process = services.start("rollout", ENTRY, "failed-engine")  # as one prompt does, several times
+    with pytest.raises(ProcessFailed, match=f"^rollout died {MAX_RESTARTS + 1} times .*the sampling engine"):
         run_to_the_end(services, process)
+    assert process.restarts == MAX_RESTARTS
+
+
+def test_the_pauses_before_restarts_double_until_the_process_has_worked(tmp_path):
+    process = Process(name="rollout", command=[], log_file=tmp_path / "rollout.log")
+    assert [process.pause() for _ in range(7)] == [1, 2, 4, 8, 16, 30, 30]
+    process.progress_file.touch()
+    assert process.pause() == 1
 
 
 def test_a_killed_process_is_restarted(services, tmp_path):
@@ -97,6 +130,48 @@ def test_a_killed_process_is_restarted(services, tmp_path):
     process.popen.wait()
     assert services.supervisor.check() == ["rollout died (signal SIGKILL) and was restarted"]
     wait_for(started)
+
+
+def killed_again_and_again(services: LocalServices, action: str, started: Path, times: int = 7) -> Process:
+    process = services.start("rollout", ENTRY, action, str(started))
+    for _ in range(times):
+        wait_for(started)
+        started.unlink()
+        assert process.popen is not None
+        process.popen.kill()
+        process.popen.wait()
+        services.supervisor.check()
+    return process
+
+
+def test_a_process_that_is_killed_from_outside_and_comes_back_is_never_given_up(services, tmp_path):
+    assert killed_again_and_again(services, "work", tmp_path / "started").restarts == 7 > MAX_RESTARTS
+
+
+def test_a_process_that_is_killed_before_it_has_done_anything_is_given_up(services, tmp_path):
+    with pytest.raises(ProcessFailed, match=f"^rollout died {MAX_RESTARTS + 1} times within 120 s .signal SIGKILL"):
+        killed_again_and_again(services, "sleep", tmp_path / "started")
+
+
+def test_a_process_that_takes_long_to_fail_is_given_up_too(services, tmp_path, monkeypatch):
+    monkeypatch.setattr(supervisor, "RESTART_WINDOW_SECONDS", 0.0)
+    with pytest.raises(ProcessFailed, match=f"^rollout died {MAX_IDLE_DEATHS + 1} times before it had done any work"):
+        killed_again_and_again(services, "sleep", tmp_path / "started", MAX_IDLE_DEATHS + 2)
+
+
+def test_the_temporary_folder_of_a_killed_launcher_is_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code = (
+        "import os, sys; from pathlib import Path; from calopd.local.services import LocalServices\n"
+        "with LocalServices(Path(sys.argv[1]), []): os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", code, tmp_path / "logs"], env={**os.environ, "TMPDIR": str(tmp_path)})
+    (left,) = tmp_path.glob("calopd-*")
+    with LocalServices(tmp_path / "logs", []):
+        assert not left.exists()
+        assert len(list(tmp_path.glob("calopd-*"))) == 1
+    assert not list(tmp_path.glob("calopd-*"))
+    assert not list((tmp_path / "logs").iterdir())
 
 
 def test_a_job_that_must_not_be_restarted_fails(services):
@@ -151,6 +226,18 @@ def test_processes_share_one_environment(services, tmp_path, monkeypatch):
     assert one["CALOPD_ERROR_FILE"] != two["CALOPD_ERROR_FILE"]
 
 
+def test_a_user_needs_no_name(tmp_path, monkeypatch):
+    def nameless() -> str:
+        raise KeyError("getpwuid(): uid not found: 1234")
+
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    monkeypatch.setattr("getpass.getuser", nameless)
+    with LocalServices(tmp_path / "logs", []) as services:
+        run_to_the_end(services, services.start("one", ENTRY, "environment", str(tmp_path / "one")))
+    seen = json.loads((tmp_path / "one").read_text())
+    assert seen["TORCHINDUCTOR_CACHE_DIR"].endswith(f"torchinductor_{os.getuid()}")
+
+
 def test_a_process_sees_its_own_gpus(services, tmp_path, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
@@ -191,3 +278,23 @@ def test_a_signal_stops_the_services_and_handlers_are_restored(tmp_path):
     assert process.popen is not None
     assert process.popen.poll() is not None
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_what_the_others_use_ends_after_them(services, tmp_path):
+    def start(name: str, **settings: Any) -> None:
+        ready, note = tmp_path / name, tmp_path / "ended"
+        code = (
+            "import pathlib, signal, sys, time\n"
+            f"def end(*_): time.sleep(0.3); open({str(note)!r}, 'a').write({name!r}); sys.exit()\n"
+            f"signal.signal(signal.SIGTERM, end); pathlib.Path({str(ready)!r}).touch(); time.sleep(600)"
+        )
+        command = [sys.executable, "-c", code]
+        process = Process(name=name, command=command, log_file=tmp_path / f"{name}.log", **settings)
+        services.supervisor.add(process)
+        wait_for(ready)
+
+    start("a")
+    start("server", ends_last=True)
+    start("b")
+    services.supervisor.stop()
+    assert (tmp_path / "ended").read_text() in ("abserver", "baserver")

@@ -39,9 +39,16 @@ def test_the_name_of_a_run_that_failed_at_its_start_is_free(config, monkeypatch)
         with pytest.raises(Begun):
             run(monkeypatch, config)
     assert config.run_dir.is_run
-    (config.policies / "000000").mkdir(parents=True)  # the learner has begun
+
+
+@pytest.mark.parametrize("folder", ["policies", "checkpoints"])
+def test_a_run_that_has_begun_is_not_replaced(config, monkeypatch, capsys, folder):
+    with pytest.raises(Begun):
+        run(monkeypatch, config)
+    (config.run_dir.path / folder / "000000").mkdir(parents=True)
     with pytest.raises(SystemExit):
         run(monkeypatch, config)
+    assert "exists: resume it with" in capsys.readouterr().err
 
 
 def test_a_run_that_another_process_works_on_is_named_before_its_ports(config, monkeypatch, capsys):
