@@ -23,6 +23,11 @@ def token() -> str:
 def host() -> str:
     """Return the address to listen on: loopback, unless CALOPD_HOST names another one and a token is set."""
     address = os.environ.get(HOST.name, HOST.default)
+    address = HOST.default if address == "localhost" else address
+    try:
+        ipaddress.ip_address(address)
+    except ValueError:
+        raise ConfigError(f"CALOPD_HOST is {address!r}: expected an IP address, such as 127.0.0.1 or 0.0.0.0") from None
     if not token() and not ipaddress.ip_address(address).is_loopback:
         raise ConfigError(f"CALOPD_HOST is {address}, open to others, but CALOPD_TOKEN is not set: set one")
     return address

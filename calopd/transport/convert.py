@@ -27,6 +27,7 @@ class Description:
     max_tokens: int
     max_contexts: int
     max_top_k: int
+    dtype: str = ""
     vocabulary: tuple[str, ...] = ()
 
 
@@ -126,19 +127,20 @@ def scores_to_message(trajectory_id: str, scores: Scores) -> teacher_scorer_pb2.
 
 
 def scores_from_message(message: teacher_scorer_pb2.ScoreResponse) -> Scores:
+    logprobs = np.stack([from_bytes(score.logprobs, LOGPROBS, score.name) for score in message.scores])
     top_k = None
     if message.top_k.k:
         shape = (-1, message.top_k.k)
         ids = from_bytes(message.top_k.ids, IDS, "top_k.ids").reshape(shape)
-        rows = len(message.scores[0].logprobs) // LOGPROBS.itemsize
+        positions = from_bytes(message.top_k.positions, IDS, "top_k.positions")
         top_k = TopK(
             ids=ids,
             logprobs=from_bytes(message.top_k.logprobs, LOGPROBS, "top_k.logprobs").reshape(shape),
-            positions=from_bytes(message.top_k.positions, IDS, "top_k.positions") if len(ids) < rows else None,
+            positions=positions if len(ids) < logprobs.shape[1] else None,
         )
     return Scores(
         names=tuple(score.name for score in message.scores),
-        logprobs=np.stack([from_bytes(score.logprobs, LOGPROBS, score.name) for score in message.scores]),
+        logprobs=logprobs,
         teacher_revision=message.teacher_revision,
         seconds=message.seconds,
         top_k=top_k,
@@ -153,8 +155,13 @@ class ReceivedScores:
 
     message: teacher_scorer_pb2.ScoreResponse
 
-    def check(self, request: teacher_scorer_pb2.ScoreRequest, vocabulary_size: int) -> None:
-        """Raise UnhealthyTeacher if this is not an answer to `request`, or if its scores are implausible."""
+    def check(self, request: teacher_scorer_pb2.ScoreRequest, vocabulary_size: int, revision: str = "") -> None:
+        """Raise UnhealthyTeacher if this is not an answer to `request`, or if its scores are implausible.
+
+        `revision` is that of the teacher; empty = any.
+        """
+        if revision and self.message.teacher_revision != revision:
+            raise UnhealthyTeacher(f"scores of the revision {self.message.teacher_revision!r}, expected {revision!r}")
         names, expected = ([item.name for item in part] for part in (self.message.scores, request.contexts))
         if (self.message.trajectory_id, names) != (request.trajectory_id, expected):
             raise UnhealthyTeacher(
@@ -163,7 +170,9 @@ class ReceivedScores:
             )
         tokens = len(request.response_ids) // IDS.itemsize
         for score in self.message.scores:
-            check_scores(from_bytes(score.logprobs, LOGPROBS, score.name), tokens, vocabulary_size)
+            if len(score.logprobs) != tokens * LOGPROBS.itemsize:
+                raise UnhealthyTeacher(f"{len(score.logprobs)} bytes of scores for {tokens} tokens: wrong length")
+            check_scores(np.frombuffer(score.logprobs, LOGPROBS), tokens, vocabulary_size)
         self._check_entropy(request.options, tokens)
         self._check_top_k(request.options, tokens, vocabulary_size)
 
@@ -191,8 +200,9 @@ class ReceivedScores:
             raise UnhealthyTeacher(f"the positions of the top-k are not those of {tokens} response tokens, in order")
         if ((ids < 0) | (ids >= vocabulary_size)).any():
             raise UnhealthyTeacher("the top-k has ids outside the vocabulary")
-        if not (np.frombuffer(top.logprobs, LOGPROBS) <= 1e-4).all():
-            raise UnhealthyTeacher("the top-k has log-probabilities that are NaN or above 0")
+        logprobs = np.frombuffer(top.logprobs, LOGPROBS)
+        if not np.isfinite(logprobs).all() or (logprobs > 1e-4).any():
+            raise UnhealthyTeacher("the top-k has log-probabilities that are NaN, infinite or above 0")
 
     def decode(self) -> Scores:
         return scores_from_message(self.message)
@@ -212,6 +222,7 @@ def ticket_to_message(ticket: Ticket) -> queue_pb2.Ticket:
         score_options=score_options_to_message(ticket.score_options),
         policy_sha256=ticket.policy_sha256,
         newer_policy=ticket.newer_policy,
+        epoch=ticket.epoch,
     )
 
 
@@ -229,6 +240,7 @@ def ticket_from_message(message: queue_pb2.Ticket) -> Ticket:
         score_options=score_options_from_message(message.score_options),
         policy_sha256=message.policy_sha256,
         newer_policy=message.newer_policy,
+        epoch=message.epoch,
     )
 
 
@@ -249,6 +261,7 @@ def trajectory_to_bytes(trajectory: Trajectory, received: ReceivedScores | None 
         sampling_seconds=sample.seconds,
         activity=None if trajectory.activity is None else activity_to_message(trajectory.activity),
         first_token_time=sample.first_token_time,
+        policy_sha256=sample.policy_sha256,
     )
     if received is not None:
         message.scores.CopyFrom(received.message)
@@ -258,7 +271,10 @@ def trajectory_to_bytes(trajectory: Trajectory, received: ReceivedScores | None 
 
 
 def trajectory_from_bytes(raw: bytes) -> Trajectory:
-    message = queue_pb2.Trajectory.FromString(raw)
+    return trajectory_from_message(queue_pb2.Trajectory.FromString(raw))
+
+
+def trajectory_from_message(message: queue_pb2.Trajectory) -> Trajectory:
     return Trajectory(
         ticket=ticket_from_message(message.ticket),
         prompt_ids=from_bytes(message.prompt_ids, IDS, "prompt_ids"),
@@ -269,6 +285,7 @@ def trajectory_from_bytes(raw: bytes) -> Trajectory:
             policy_version=message.policy_version,
             seconds=message.sampling_seconds,
             first_token_time=message.first_token_time,
+            policy_sha256=message.policy_sha256,
         ),
         scores=scores_from_message(message.scores) if message.HasField("scores") else None,
         correct=message.correct,

@@ -8,8 +8,9 @@ import importlib
 import pkgutil
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from calopd.core.errors import ConfigError
 from calopd.core.types import Ticket, Trajectory
@@ -18,6 +19,8 @@ from calopd.transport.convert import ReceivedScores
 _SUFFIX = "_queue"
 _ALIASES = {"rediss": "redis", "unix": "redis"}
 """Schemes that another scheme's backend handles."""
+TEACHER = "teacher"
+"""Name of the pinned teacher."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,23 @@ class Arrival:
     index: int
     """Index of the ticket in its batch."""
     tokens: int
-    """Length of prompt and response; 0 = a dead letter."""
+    """Length of prompt and response; 0 = a dead letter, negative = the result was withdrawn and the ticket issued
+    again."""
+    policy_version: int = 0
+    policy_sha256: str = ""
+    """The weights that it was sampled from."""
+
+
+def arrived_indices(arrivals: Iterable[Arrival]) -> set[int]:
+    """The tickets that have a result or a dead letter, after all these arrivals."""
+    found: set[int] = set()
+    for arrival in arrivals:
+        found.discard(arrival.index) if arrival.tokens < 0 else found.add(arrival.index)
+    return found
+
+
+Attempt = Literal["alone", "failed"]
+"""Attempts at a ticket that are counted: with nothing else being sampled, and those that ended with an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +95,49 @@ class Queue(ABC):
     def ping(self) -> None:
         """Raise QueueUnavailable if the server does not answer."""
 
+    @abstractmethod
+    def pin(self, name: str, value: bytes) -> bytes:
+        """Store a value of the run unless one is stored by this name; returns the stored one."""
+
+    @abstractmethod
+    def pinned(self, name: str) -> bytes | None:
+        """Return the stored value."""
+
     # The learner's side
 
     @abstractmethod
+    def lead(self, owner: str, wait_seconds: float = 60.0) -> int:
+        """Become the only learner of the run and return its epoch; calls of an earlier one raise LearnerReplaced.
+
+        A learner with another `owner` that is alive is waited for; then ConfigError is raised.
+        """
+
+    @abstractmethod
+    def stay_leader(self) -> None:
+        """Show that this learner is alive; call it every few seconds."""
+
+    @abstractmethod
     def open_batch(self, batch: str, tickets: Iterable[Ticket]) -> bool:
-        """Issue the tickets of a batch; False if it is open already. A released batch is issued again."""
+        """Issue the tickets of a batch; False if it is open for the same ones already.
+
+        A batch that is open for others, such as those of another policy, is released first.
+        """
+
+    @abstractmethod
+    def reissue(self, batch: str, tickets: Sequence[Ticket]) -> int:
+        """Withdraw the results of tickets of an open batch and issue them again; returns their number."""
+
+    @abstractmethod
+    def withdraw_results(self, batch: str, indices: Sequence[int]) -> None:
+        """Delete results that cannot be read; `reissue_lost` issues their tickets again."""
+
+    @abstractmethod
+    def reissue_lost(self, batch: str, tickets: Sequence[Ticket]) -> int:
+        """Issue those tickets of an open batch again that have neither a result nor a place in the queue."""
+
+    @abstractmethod
+    def retry_dead_letters(self, ids: Collection[str] | None = None) -> list[Ticket]:
+        """Issue dead letters of open batches again, all or those with these ids; returns them."""
 
     @abstractmethod
     def arrivals(self, batch: str, after: str = "0-0", block_seconds: float = 1.0) -> list[Arrival]:
@@ -151,11 +208,15 @@ class Queue(ABC):
 
     @abstractmethod
     def give_back(self, claim: Claim) -> None:
-        """Make a ticket free again, with its count of deliveries reset."""
+        """Make a ticket free again, with its count of deliveries reset; attempts stay counted."""
 
     @abstractmethod
     def deliveries(self, claim: Claim) -> int:
         """Return how often this ticket has been claimed."""
+
+    @abstractmethod
+    def count_attempt(self, claim: Claim, kind: Attempt, change: int = 1) -> int:
+        """Change the number of attempts at this ticket and return it; a result or `reissue` sets it to 0."""
 
     @abstractmethod
     def commit(self, claim: Claim, trajectory: Trajectory, received: ReceivedScores | None = None) -> bool:

@@ -27,10 +27,11 @@ class ReplicaError(CalopdError):
 def replicas_at(address: str, *, token: str = "") -> "list[Replica]":
     """Each replica behind `host:port`: one per address that the host name has."""
     host = address.rpartition(":")[0]
-    return [Replica(single, token=token, name=host) for single in _addresses(address)]
+    return [Replica(single, token=token, name=host) for single in single_addresses(address)]
 
 
-def _addresses(address: str) -> list[str]:
+def single_addresses(address: str) -> list[str]:
+    """The addresses behind `host:port`, as `host:port` each."""
     host, _, port = address.rpartition(":")
     try:
         found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)

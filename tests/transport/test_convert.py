@@ -139,6 +139,7 @@ def test_a_top_k_of_all_tokens_or_of_some_passes(options, top_k):
         (lambda m: m.scores.reverse(), r"with contexts \['eval\+', 'c0'\], expected 't' with \['c0', 'eval\+'\]"),
         (lambda m: m.scores.pop(), "with contexts"),
         (lambda m: setattr(m.scores[1], "logprobs", m.scores[1].logprobs[:-4]), "wrong length"),
+        (lambda m: setattr(m.scores[1], "logprobs", m.scores[1].logprobs[:-1]), "11 bytes .* wrong length"),
         (lambda m: setattr(m.scores[1], "logprobs", np.full(3, np.nan, "<f4").tobytes()), "NaN"),
         (lambda m: m.ClearField("entropy"), "0 bytes of entropy, expected 12"),
         (lambda m: setattr(m, "entropy", np.full(3, np.nan, "<f4").tobytes()), "entropy is NaN"),

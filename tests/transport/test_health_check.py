@@ -1,26 +1,29 @@
 """Health probes and mutual TLS, against a real gRPC server."""
 
-import datetime
-import ipaddress
+import asyncio
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 
 import grpc
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from calopd.config import load_config
+from calopd.core.environment import TLS_CA
 from calopd.core.errors import ConfigError
-from calopd.transport import auth
+from calopd.models.tokenizers import load_tokenizer, vocabulary
+from calopd.transport import auth, teacher_client
 from calopd.transport import health_check as probe
+from calopd.transport.teacher_client import TeacherClient
+from deploy.tls.certificates import make_certificates
+from services.teacher_scorer import server
 from tests.ports import free_port
+from tests.services.teacher_scorer.test_hung_teacher import IDS, FakeEngine
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 
@@ -39,30 +42,6 @@ def healthy_server(status: int = SERVING) -> Iterator[str]:
         yield f"127.0.0.1:{port}"
     finally:
         server.stop(None)
-
-
-def make_certificates(folder: Path) -> dict[str, str]:
-    """An authority and a certificate of 127.0.0.1, as the three variables name them."""
-    now = datetime.datetime.now(datetime.UTC)
-    authority, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, folder.name)])
-
-    def certificate(public: ec.EllipticCurvePublicKey, subject: x509.Name, is_authority: bool) -> bytes:
-        builder = x509.CertificateBuilder(
-            issuer, subject, public, x509.random_serial_number(), now, now + datetime.timedelta(days=1)
-        )
-        builder = builder.add_extension(x509.BasicConstraints(is_authority, None), critical=True)
-        here = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-        signed = builder.add_extension(x509.SubjectAlternativeName([here]), False).sign(authority, hashes.SHA256())
-        return signed.public_bytes(serialization.Encoding.PEM)
-
-    folder.mkdir()
-    (folder / "ca").write_bytes(certificate(authority.public_key(), issuer, True))
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "role")])
-    (folder / "cert").write_bytes(certificate(key.public_key(), name, False))
-    pem = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    (folder / "key").write_bytes(key.private_bytes(*pem))
-    return {variable: str(folder / variable.rpartition("_")[2].lower()) for variable in auth.TLS_FILES}
 
 
 def test_a_serving_server_is_well_and_another_is_not():
@@ -96,6 +75,59 @@ def test_mutual_tls_lets_in_only_certificates_of_the_authority(tmp_path, monkeyp
             monkeypatch.delenv(variable)
         with pytest.raises(grpc.RpcError):
             probe.grpc_is_healthy(address)
+
+
+def test_mutual_tls_of_the_real_teacher(tiny, tmp_path, monkeypatch):
+    """A client reaches a replica by its number, and compares the certificate with the name that it was given."""
+    ours, theirs = make_certificates(tmp_path / "ours"), make_certificates(tmp_path / "theirs")
+    config = load_config(tiny.write_config("tls"), [], {})
+    tokens = vocabulary(load_tokenizer(config.teacher.path))
+    monkeypatch.setattr(server, "build_engine", lambda *arguments, **settings: FakeEngine())
+    monkeypatch.setattr(teacher_client, "single_addresses", lambda name: [f"127.0.0.1:{config.teacher.port}"])
+
+    def show(files: dict[str, str]) -> None:
+        for variable in auth.TLS_FILES:
+            monkeypatch.delenv(variable, raising=False)
+        for variable, file in files.items():
+            monkeypatch.setenv(variable, file)
+
+    async def ask(name: str) -> int:
+        client = TeacherClient([f"{name}:{config.teacher.port}"])
+        try:
+            await client.check_vocabulary(tokens)
+            return len((await client.score("t", IDS[:9], {"c0": IDS})).logprobs[0])
+        finally:
+            await client.close()
+
+    async def watch() -> None:
+        show(ours)
+        serving = asyncio.create_task(server.serve(config))
+        async with asyncio.timeout(60):
+            while not is_listening(config.teacher.port):
+                assert not serving.done(), serving.result()
+                await asyncio.sleep(0.01)
+        assert await ask("teacher") == 9
+        for name, files in (
+            ("stranger", ours),  # a name that the certificate does not have
+            ("teacher", theirs),
+            ("teacher", {**theirs, TLS_CA.name: ours[TLS_CA.name]}),  # trusts the server, and is not trusted
+            ("teacher", {}),
+        ):
+            show(files)
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await ask(name)
+            assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
+        show(ours)
+        assert await ask("teacher") == 9
+        signal.raise_signal(signal.SIGTERM)
+        await serving
+
+    asyncio.run(watch())
+
+
+def is_listening(port: int) -> bool:
+    with socket.socket() as probe_socket:
+        return probe_socket.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_half_of_the_tls_settings_are_refused(tmp_path, monkeypatch):

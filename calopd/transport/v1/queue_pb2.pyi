@@ -18,7 +18,7 @@ class Sampling(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., max_tokens: _Optional[int] = ...) -> None: ...
 
 class Ticket(_message.Message):
-    __slots__ = ("run", "batch", "index", "problem_id", "sample", "seed", "policy_version", "sampling", "contexts", "score_options", "policy_sha256", "newer_policy")
+    __slots__ = ("run", "batch", "index", "problem_id", "sample", "seed", "policy_version", "sampling", "contexts", "score_options", "policy_sha256", "newer_policy", "epoch")
     RUN_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -31,6 +31,7 @@ class Ticket(_message.Message):
     SCORE_OPTIONS_FIELD_NUMBER: _ClassVar[int]
     POLICY_SHA256_FIELD_NUMBER: _ClassVar[int]
     NEWER_POLICY_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     run: str
     batch: str
     index: int
@@ -43,10 +44,11 @@ class Ticket(_message.Message):
     score_options: _teacher_scorer_pb2.ScoreOptions
     policy_sha256: str
     newer_policy: bool
-    def __init__(self, run: _Optional[str] = ..., batch: _Optional[str] = ..., index: _Optional[int] = ..., problem_id: _Optional[str] = ..., sample: _Optional[int] = ..., seed: _Optional[int] = ..., policy_version: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., contexts: _Optional[_Iterable[str]] = ..., score_options: _Optional[_Union[_teacher_scorer_pb2.ScoreOptions, _Mapping]] = ..., policy_sha256: _Optional[str] = ..., newer_policy: _Optional[bool] = ...) -> None: ...
+    epoch: int
+    def __init__(self, run: _Optional[str] = ..., batch: _Optional[str] = ..., index: _Optional[int] = ..., problem_id: _Optional[str] = ..., sample: _Optional[int] = ..., seed: _Optional[int] = ..., policy_version: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., contexts: _Optional[_Iterable[str]] = ..., score_options: _Optional[_Union[_teacher_scorer_pb2.ScoreOptions, _Mapping]] = ..., policy_sha256: _Optional[str] = ..., newer_policy: _Optional[bool] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Trajectory(_message.Message):
-    __slots__ = ("ticket", "prompt_ids", "response_ids", "rollout_logprobs", "truncated", "policy_version", "scores", "correct", "answered_after_think", "sampler", "worker", "sampling_seconds", "activity", "first_token_time")
+    __slots__ = ("ticket", "prompt_ids", "response_ids", "rollout_logprobs", "truncated", "policy_version", "scores", "correct", "answered_after_think", "sampler", "worker", "sampling_seconds", "activity", "first_token_time", "policy_sha256")
     TICKET_FIELD_NUMBER: _ClassVar[int]
     PROMPT_IDS_FIELD_NUMBER: _ClassVar[int]
     RESPONSE_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +63,7 @@ class Trajectory(_message.Message):
     SAMPLING_SECONDS_FIELD_NUMBER: _ClassVar[int]
     ACTIVITY_FIELD_NUMBER: _ClassVar[int]
     FIRST_TOKEN_TIME_FIELD_NUMBER: _ClassVar[int]
+    POLICY_SHA256_FIELD_NUMBER: _ClassVar[int]
     ticket: Ticket
     prompt_ids: bytes
     response_ids: bytes
@@ -75,4 +78,5 @@ class Trajectory(_message.Message):
     sampling_seconds: float
     activity: _teacher_scorer_pb2.Activity
     first_token_time: float
-    def __init__(self, ticket: _Optional[_Union[Ticket, _Mapping]] = ..., prompt_ids: _Optional[bytes] = ..., response_ids: _Optional[bytes] = ..., rollout_logprobs: _Optional[bytes] = ..., truncated: _Optional[bool] = ..., policy_version: _Optional[int] = ..., scores: _Optional[_Union[_teacher_scorer_pb2.ScoreResponse, _Mapping]] = ..., correct: _Optional[bool] = ..., answered_after_think: _Optional[bool] = ..., sampler: _Optional[str] = ..., worker: _Optional[str] = ..., sampling_seconds: _Optional[float] = ..., activity: _Optional[_Union[_teacher_scorer_pb2.Activity, _Mapping]] = ..., first_token_time: _Optional[float] = ...) -> None: ...
+    policy_sha256: str
+    def __init__(self, ticket: _Optional[_Union[Ticket, _Mapping]] = ..., prompt_ids: _Optional[bytes] = ..., response_ids: _Optional[bytes] = ..., rollout_logprobs: _Optional[bytes] = ..., truncated: _Optional[bool] = ..., policy_version: _Optional[int] = ..., scores: _Optional[_Union[_teacher_scorer_pb2.ScoreResponse, _Mapping]] = ..., correct: _Optional[bool] = ..., answered_after_think: _Optional[bool] = ..., sampler: _Optional[str] = ..., worker: _Optional[str] = ..., sampling_seconds: _Optional[float] = ..., activity: _Optional[_Union[_teacher_scorer_pb2.Activity, _Mapping]] = ..., first_token_time: _Optional[float] = ..., policy_sha256: _Optional[str] = ...) -> None: ...

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(calopd/transport/v1/teacher_scorer.proto\x12\tcalopd.v1\"*\n\x0f\x44\x65scribeRequest\x12\x17\n\x0fwith_vocabulary\x18\x01 \x01(\x08\"\xcd\x01\n\x10\x44\x65scribeResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\t\x12\x0e\n\x06\x65ngine\x18\x03 \x01(\t\x12\x1e\n\x16vocabulary_fingerprint\x18\x04 \x01(\t\x12\x17\n\x0fvocabulary_size\x18\x05 \x01(\r\x12\x12\n\nmax_tokens\x18\x06 \x01(\r\x12\x14\n\x0cmax_contexts\x18\x07 \x01(\r\x12\x11\n\tmax_top_k\x18\x08 \x01(\r\x12\x12\n\nvocabulary\x18\t \x03(\t\"+\n\x07\x43ontext\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nprompt_ids\x18\x02 \x01(\x0c\"i\n\x0cScoreOptions\x12\r\n\x05top_k\x18\x01 \x01(\r\x12\x14\n\x0cwant_entropy\x18\x02 \x01(\x08\x12\x1e\n\x11top_k_min_entropy\x18\x03 \x01(\x01H\x00\x88\x01\x01\x42\x14\n\x12_top_k_min_entropy\"\x8b\x01\n\x0cScoreRequest\x12\x15\n\rtrajectory_id\x18\x01 \x01(\t\x12\x14\n\x0cresponse_ids\x18\x02 \x01(\x0c\x12$\n\x08\x63ontexts\x18\x03 \x03(\x0b\x32\x12.calopd.v1.Context\x12(\n\x07options\x18\x04 \x01(\x0b\x32\x17.calopd.v1.ScoreOptions\".\n\x0c\x43ontextScore\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08logprobs\x18\x02 \x01(\x0c\"C\n\x04TopK\x12\t\n\x01k\x18\x01 \x01(\r\x12\x0b\n\x03ids\x18\x02 \x01(\x0c\x12\x10\n\x08logprobs\x18\x03 \x01(\x0c\x12\x11\n\tpositions\x18\x04 \x01(\x0c\"[\n\x08\x41\x63tivity\x12\x0f\n\x07process\x18\x01 \x01(\t\x12\x0f\n\x07started\x18\x02 \x01(\x01\x12\x14\n\x0c\x62usy_seconds\x18\x03 \x01(\x01\x12\x17\n\x0fwaiting_seconds\x18\x04 \x01(\x01\"\xf5\x01\n\rScoreResponse\x12\x15\n\rtrajectory_id\x18\x01 \x01(\t\x12\'\n\x06scores\x18\x02 \x03(\x0b\x32\x17.calopd.v1.ContextScore\x12\x1e\n\x05top_k\x18\x03 \x01(\x0b\x32\x0f.calopd.v1.TopK\x12\x0f\n\x07\x65ntropy\x18\x04 \x01(\x0c\x12\x18\n\x10teacher_revision\x18\x05 \x01(\t\x12\x0f\n\x07seconds\x18\x06 \x01(\x01\x12\r\n\x05\x65rror\x18\x07 \x01(\t\x12\x12\n\nerror_code\x18\x08 \x01(\r\x12%\n\x08\x61\x63tivity\x18\t \x01(\x0b\x32\x13.calopd.v1.Activity2\xd6\x01\n\rTeacherScorer\x12\x43\n\x08\x44\x65scribe\x12\x1a.calopd.v1.DescribeRequest\x1a\x1b.calopd.v1.DescribeResponse\x12:\n\x05Score\x12\x17.calopd.v1.ScoreRequest\x1a\x18.calopd.v1.ScoreResponse\x12\x44\n\x0bScoreStream\x12\x17.calopd.v1.ScoreRequest\x1a\x18.calopd.v1.ScoreResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(calopd/transport/v1/teacher_scorer.proto\x12\tcalopd.v1\"*\n\x0f\x44\x65scribeRequest\x12\x17\n\x0fwith_vocabulary\x18\x01 \x01(\x08\"\xdc\x01\n\x10\x44\x65scribeResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\t\x12\x0e\n\x06\x65ngine\x18\x03 \x01(\t\x12\x1e\n\x16vocabulary_fingerprint\x18\x04 \x01(\t\x12\x17\n\x0fvocabulary_size\x18\x05 \x01(\r\x12\x12\n\nmax_tokens\x18\x06 \x01(\r\x12\x14\n\x0cmax_contexts\x18\x07 \x01(\r\x12\x11\n\tmax_top_k\x18\x08 \x01(\r\x12\x12\n\nvocabulary\x18\t \x03(\t\x12\r\n\x05\x64type\x18\n \x01(\t\"+\n\x07\x43ontext\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nprompt_ids\x18\x02 \x01(\x0c\"i\n\x0cScoreOptions\x12\r\n\x05top_k\x18\x01 \x01(\r\x12\x14\n\x0cwant_entropy\x18\x02 \x01(\x08\x12\x1e\n\x11top_k_min_entropy\x18\x03 \x01(\x01H\x00\x88\x01\x01\x42\x14\n\x12_top_k_min_entropy\"\x8b\x01\n\x0cScoreRequest\x12\x15\n\rtrajectory_id\x18\x01 \x01(\t\x12\x14\n\x0cresponse_ids\x18\x02 \x01(\x0c\x12$\n\x08\x63ontexts\x18\x03 \x03(\x0b\x32\x12.calopd.v1.Context\x12(\n\x07options\x18\x04 \x01(\x0b\x32\x17.calopd.v1.ScoreOptions\".\n\x0c\x43ontextScore\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08logprobs\x18\x02 \x01(\x0c\"C\n\x04TopK\x12\t\n\x01k\x18\x01 \x01(\r\x12\x0b\n\x03ids\x18\x02 \x01(\x0c\x12\x10\n\x08logprobs\x18\x03 \x01(\x0c\x12\x11\n\tpositions\x18\x04 \x01(\x0c\"[\n\x08\x41\x63tivity\x12\x0f\n\x07process\x18\x01 \x01(\t\x12\x0f\n\x07started\x18\x02 \x01(\x01\x12\x14\n\x0c\x62usy_seconds\x18\x03 \x01(\x01\x12\x17\n\x0fwaiting_seconds\x18\x04 \x01(\x01\"\xf5\x01\n\rScoreResponse\x12\x15\n\rtrajectory_id\x18\x01 \x01(\t\x12\'\n\x06scores\x18\x02 \x03(\x0b\x32\x17.calopd.v1.ContextScore\x12\x1e\n\x05top_k\x18\x03 \x01(\x0b\x32\x0f.calopd.v1.TopK\x12\x0f\n\x07\x65ntropy\x18\x04 \x01(\x0c\x12\x18\n\x10teacher_revision\x18\x05 \x01(\t\x12\x0f\n\x07seconds\x18\x06 \x01(\x01\x12\r\n\x05\x65rror\x18\x07 \x01(\t\x12\x12\n\nerror_code\x18\x08 \x01(\r\x12%\n\x08\x61\x63tivity\x18\t \x01(\x0b\x32\x13.calopd.v1.Activity2\xd6\x01\n\rTeacherScorer\x12\x43\n\x08\x44\x65scribe\x12\x1a.calopd.v1.DescribeRequest\x1a\x1b.calopd.v1.DescribeResponse\x12:\n\x05Score\x12\x17.calopd.v1.ScoreRequest\x1a\x18.calopd.v1.ScoreResponse\x12\x44\n\x0bScoreStream\x12\x17.calopd.v1.ScoreRequest\x1a\x18.calopd.v1.ScoreResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,21 +34,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DESCRIBEREQUEST']._serialized_start=55
   _globals['_DESCRIBEREQUEST']._serialized_end=97
   _globals['_DESCRIBERESPONSE']._serialized_start=100
-  _globals['_DESCRIBERESPONSE']._serialized_end=305
-  _globals['_CONTEXT']._serialized_start=307
-  _globals['_CONTEXT']._serialized_end=350
-  _globals['_SCOREOPTIONS']._serialized_start=352
-  _globals['_SCOREOPTIONS']._serialized_end=457
-  _globals['_SCOREREQUEST']._serialized_start=460
-  _globals['_SCOREREQUEST']._serialized_end=599
-  _globals['_CONTEXTSCORE']._serialized_start=601
-  _globals['_CONTEXTSCORE']._serialized_end=647
-  _globals['_TOPK']._serialized_start=649
-  _globals['_TOPK']._serialized_end=716
-  _globals['_ACTIVITY']._serialized_start=718
-  _globals['_ACTIVITY']._serialized_end=809
-  _globals['_SCORERESPONSE']._serialized_start=812
-  _globals['_SCORERESPONSE']._serialized_end=1057
-  _globals['_TEACHERSCORER']._serialized_start=1060
-  _globals['_TEACHERSCORER']._serialized_end=1274
+  _globals['_DESCRIBERESPONSE']._serialized_end=320
+  _globals['_CONTEXT']._serialized_start=322
+  _globals['_CONTEXT']._serialized_end=365
+  _globals['_SCOREOPTIONS']._serialized_start=367
+  _globals['_SCOREOPTIONS']._serialized_end=472
+  _globals['_SCOREREQUEST']._serialized_start=475
+  _globals['_SCOREREQUEST']._serialized_end=614
+  _globals['_CONTEXTSCORE']._serialized_start=616
+  _globals['_CONTEXTSCORE']._serialized_end=662
+  _globals['_TOPK']._serialized_start=664
+  _globals['_TOPK']._serialized_end=731
+  _globals['_ACTIVITY']._serialized_start=733
+  _globals['_ACTIVITY']._serialized_end=824
+  _globals['_SCORERESPONSE']._serialized_start=827
+  _globals['_SCORERESPONSE']._serialized_end=1072
+  _globals['_TEACHERSCORER']._serialized_start=1075
+  _globals['_TEACHERSCORER']._serialized_end=1289
 # @@protoc_insertion_point(module_scope)

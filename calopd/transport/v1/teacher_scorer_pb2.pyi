@@ -13,7 +13,7 @@ class DescribeRequest(_message.Message):
     def __init__(self, with_vocabulary: _Optional[bool] = ...) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("model", "revision", "engine", "vocabulary_fingerprint", "vocabulary_size", "max_tokens", "max_contexts", "max_top_k", "vocabulary")
+    __slots__ = ("model", "revision", "engine", "vocabulary_fingerprint", "vocabulary_size", "max_tokens", "max_contexts", "max_top_k", "vocabulary", "dtype")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     ENGINE_FIELD_NUMBER: _ClassVar[int]
@@ -23,6 +23,7 @@ class DescribeResponse(_message.Message):
     MAX_CONTEXTS_FIELD_NUMBER: _ClassVar[int]
     MAX_TOP_K_FIELD_NUMBER: _ClassVar[int]
     VOCABULARY_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
     model: str
     revision: str
     engine: str
@@ -32,7 +33,8 @@ class DescribeResponse(_message.Message):
     max_contexts: int
     max_top_k: int
     vocabulary: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, model: _Optional[str] = ..., revision: _Optional[str] = ..., engine: _Optional[str] = ..., vocabulary_fingerprint: _Optional[str] = ..., vocabulary_size: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_contexts: _Optional[int] = ..., max_top_k: _Optional[int] = ..., vocabulary: _Optional[_Iterable[str]] = ...) -> None: ...
+    dtype: str
+    def __init__(self, model: _Optional[str] = ..., revision: _Optional[str] = ..., engine: _Optional[str] = ..., vocabulary_fingerprint: _Optional[str] = ..., vocabulary_size: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_contexts: _Optional[int] = ..., max_top_k: _Optional[int] = ..., vocabulary: _Optional[_Iterable[str]] = ..., dtype: _Optional[str] = ...) -> None: ...
 
 class Context(_message.Message):
     __slots__ = ("name", "prompt_ids")
