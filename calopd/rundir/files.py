@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from calopd.core.errors import ConfigError
+
 TEMPORARY, REPLACED = ".tmp", ".old"
 
 
@@ -108,8 +110,16 @@ def read_lines(file: Path) -> list[dict[str, Any]]:
     """The objects of a JSONL file; an incomplete last line, which a kill may leave, is ignored."""
     if not file.exists():
         return []
-    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    rows = []
+    for number, line in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True), 1):
+        if line.endswith("\n"):
+            try:
+                rows.append(json.loads(line))
+            except ValueError as error:
+                raise ConfigError(
+                    f"{file}, line {number} is damaged ({error}): restore the file from a backup, or delete the line"
+                ) from None
+    return rows
 
 
 def keep_lines_before(file: Path, step: int) -> None:

@@ -33,6 +33,11 @@ class RunDir(os.PathLike[str]):
         return self.path / "run.json"
 
     @property
+    def teacher(self) -> Path:
+        """The teacher at first contact: every replica is compared with it."""
+        return self.path / "teacher.json"
+
+    @property
     def metrics(self) -> Path:
         """One line per step, full precision."""
         return self.path / "metrics.jsonl"
@@ -139,7 +144,7 @@ def numbered(folder: Path, number: int) -> Path:
     return folder / f"{number:06d}"
 
 
-def numbers(folder: Path, containing: str) -> list[int]:
-    """The numbers of the complete subfolders, in order: those that hold the file `containing`."""
-    found = (path for path in folder.glob("*") if path.name.isdigit() and (path / containing).is_file())
+def numbers(folder: Path, containing: str = "") -> list[int]:
+    """The numbers of the subfolders, in order; with `containing`, of those that are complete: they hold that file."""
+    found = (path for path in folder.glob("*") if path.name.isdigit() and (path / containing).exists())
     return sorted(int(path.name) for path in found)

@@ -1,6 +1,7 @@
 """Locks on files: the kernel releases them when their holder ends, however it ends."""
 
 import fcntl
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,9 +15,13 @@ POLL_SECONDS = 0.2
 
 
 @contextmanager
-def exclusive(file: Path, refusal: str) -> Iterator[None]:
-    """Hold the lock for the length of the block; if another process holds it, raise `refusal`."""
-    with file.open("w") as lock:
+def exclusive(file: Path, refusal: str, *, keep_in_exec: bool = False) -> Iterator[None]:
+    """Hold the lock for the length of the block; if another process holds it, raise `refusal`.
+
+    With `keep_in_exec` a program that replaces this one in the block holds it until it ends.
+    """
+    with file.open("a") as lock:
+        os.set_inheritable(lock.fileno(), keep_in_exec)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -64,12 +64,14 @@ def read_manifest(policies: Path, version: int) -> Manifest:
         values = json.loads((directory / MANIFEST).read_text())
     except OSError:
         raise PolicyError(f"no policy at {directory}: it was not published, or was removed") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         values = None
     try:
         manifest = Manifest(**values)
         assert isinstance(manifest.sha256, str)
-        assert manifest.base_version is None or 0 <= manifest.base_version < version
+        assert type(manifest.version) is int
+        base = manifest.base_version
+        assert base is None or (type(base) is int and 0 <= base < version)
     except (AssertionError, TypeError):
         raise PolicyError(f"the manifest of policy {version} at {directory} is damaged") from None
     if manifest.version != version:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from calopd.core.errors import ConfigError
 from calopd.rundir.files import Journal, append_line, atomic_file, atomic_folder, read_lines, write_json, write_text
 from tests.services.processes import ROOT
 
@@ -61,6 +62,16 @@ def test_an_appended_line_is_synced(tmp_path, synced):
     append_line(tmp_path / "lines.jsonl", {"step": 0})
     assert synced == ["lines.jsonl.tmp", "lines.jsonl.tmp -> lines.jsonl", tmp_path.name, "lines.jsonl"]
     assert read_lines(tmp_path / "lines.jsonl") == [{"step": 0}]
+
+
+@pytest.mark.parametrize("line", [b'{"step": 1', b'{"step": \xb1}', b"\0\0\0"])
+def test_a_damaged_line_is_named(tmp_path, line):
+    file = tmp_path / "metrics.jsonl"
+    file.write_bytes(b'{"step": 0}\n' + line + b'\n{"step": 2}\n')
+    with pytest.raises(ConfigError, match=r"metrics.jsonl, line 2 is damaged .*: restore the file from a backup"):
+        read_lines(file)
+    file.write_bytes(b'{"step": 0}\n' + line)
+    assert read_lines(file) == [{"step": 0}], "a kill may leave an incomplete last line"
 
 
 def test_a_journal_is_created_durably(tmp_path, synced):

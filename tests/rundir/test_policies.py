@@ -40,6 +40,23 @@ def test_a_policy_under_another_version_is_refused(tmp_path):
         FileReader(tmp_path).fetch(1)
 
 
+def test_a_version_that_is_no_whole_number_is_refused(tmp_path):
+    publish_policy(tmp_path, 1, {"w": torch.zeros(8)}, "r")
+    file = policy_dir(tmp_path, 1) / "manifest.json"
+    file.write_text(file.read_text().replace('"version": 1', '"version": 1.0'))
+    with pytest.raises(PolicyError, match="is damaged"):
+        FileReader(tmp_path).fetch(1)
+
+
+@pytest.mark.parametrize("base", ["0.0", "true", "[" * 3_000, "9" * 5_000, '"0"'])
+def test_a_damaged_manifest_is_refused(tmp_path, base):
+    publish_policy(tmp_path, 1, {"w": torch.zeros(8)}, "r")
+    file = policy_dir(tmp_path, 1) / "manifest.json"
+    file.write_text(file.read_text().replace('"base_version": null', f'"base_version": {base}'))
+    with pytest.raises(PolicyError, match="is damaged"):
+        FileReader(tmp_path).fetch(1)
+
+
 def test_the_last_ones_are_kept(tmp_path):
     for version in range(5):
         publish_policy(tmp_path, version, {"w": torch.zeros(1)}, "r")
