@@ -139,11 +139,22 @@ def wrong_answer(answer: str, problem_id: str, seed: int) -> str:
             else:
                 out.append(char)
         wrong = "".join(out)
-        if (values := _values(wrong)) is not None and values != _values(answer):
+        if (values := _values(wrong)) is not None and values != _values(answer) and not _loses_a_term(answer, wrong):
             return wrong
 
 
-_FRACTION = re.compile(r"\\[dt]?frac\{(\d+)\}\{(\d+)\}|(\d+) ?[/:] ?(\d+)")
+_NUMBER = r"\d+(?:\.\d+)?"
+_BRACED = rf"\s*(?:\{{\s*([+-]?{_NUMBER})\s*\}}|(\d))"
+_TERM = rf"(?:\(\s*([+-]?{_NUMBER})\s*\)|({_NUMBER}))"
+_FRACTION = re.compile(rf"\\[cdt]?frac{_BRACED}{_BRACED}|{_TERM}\s*[/:]\s*{_TERM}")
+
+
+def _loses_a_term(answer: str, wrong: str) -> bool:
+    """Whether a number became zero where a division is written in another way, so that it may be the denominator."""
+    if not re.search(r"frac|[/:]", _FRACTION.sub("", answer)):
+        return False
+    numbers = zip(re.findall(r"\d+", answer), re.findall(r"\d+", wrong), strict=True)
+    return any(int(given) and not int(drawn) for given, drawn in numbers)
 
 
 def _values(answer: str) -> list[Fraction | str] | None:
@@ -151,7 +162,7 @@ def _values(answer: str) -> list[Fraction | str] | None:
     parts: list[Fraction | str] = []
     start = 0
     for match in _FRACTION.finditer(answer):
-        top, bottom = (int(digits) for digits in match.groups() if digits is not None)
+        top, bottom = (Fraction(digits) for digits in match.groups() if digits is not None)
         if bottom == 0:
             return None
         parts += [answer[start : match.start()], Fraction(top, bottom)]

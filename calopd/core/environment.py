@@ -42,8 +42,17 @@ ERROR_FILE = Variable(
     "CALOPD_ERROR_FILE",
     "Set by `calopd run` for the processes that it starts: the file for the message of an error that a user can fix.",
 )
+RANK_STORE = Variable(
+    "CALOPD_RANK_STORE",
+    "Set by the launcher of the learner for the ranks of one host: the file in which they find one another.",
+)
 
-VARIABLES = (TOKEN, HOST, TLS_CA, TLS_CERT, TLS_KEY, WORKER, DIE_WITH_PARENT, ERROR_FILE)
+PROGRESS_FILE = Variable(
+    "CALOPD_PROGRESS_FILE",
+    "Set by `calopd run` for the processes that it starts: the file that a process creates once it has done some work.",
+)
+
+VARIABLES = (TOKEN, HOST, TLS_CA, TLS_CERT, TLS_KEY, WORKER, DIE_WITH_PARENT, ERROR_FILE, PROGRESS_FILE, RANK_STORE)
 
 OTHER_VARIABLES = (
     Variable("HF_HOME", "Cache of models and data sets from the Hugging Face hub.", default="~/.cache/huggingface"),

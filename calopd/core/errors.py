@@ -37,6 +37,18 @@ class QueueLoginRefused(QueueUnavailable):
     """The server of the queue answers, but does not accept the user or the password."""
 
 
+class LearnerReplaced(CalopdError):
+    """Another learner has taken over the run: this one may change nothing any more."""
+
+
+class ResultsLost(CalopdError):
+    """Results that the queue announced and does not have, or that cannot be read."""
+
+    def __init__(self, batch: str, indices: list[int]) -> None:
+        super().__init__(f"{len(indices)} results of {batch} are lost or damaged: tickets {indices[:10]}")
+        self.batch, self.indices = batch, indices
+
+
 class TooFewTrajectories(CalopdError):
     """A step that lacks more trajectories than the configuration allows."""
 
@@ -49,8 +61,16 @@ class CheckpointFailed(CalopdError):
     """The disk refuses a checkpoint."""
 
 
+class CheckpointDamaged(CalopdError):
+    """A checkpoint that does not match its manifest, or holds what no checkpoint holds."""
+
+
 class VocabularyMismatch(CalopdError):
     """Teacher and student do not share the vocabulary."""
+
+
+class ScoresRefused(CalopdError):
+    """Implausible scores of one response, refused by the replica itself (DATA_LOSS) or, in the end, by its client."""
 
 
 class PolicyError(CalopdError):

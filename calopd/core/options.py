@@ -1,13 +1,24 @@
 """How to sample a response and what to score: options that travel whole from the configuration to the engines."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Final, Literal, Self, get_args
+from typing import Any, Final, Literal, Self, get_args
 
 EMULATED: Final = "emulated"
 """Name of the engines that take the time of a GPU and compute nothing."""
+
+
+def is_emulated(config: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether a run with this resolved configuration trains nothing: all of its engines are emulated, or none."""
+    return config.get("learner", {}).get("engine") == EMULATED
+
+
 Sampler = Literal["vllm", "torch", "emulated"]
 SAMPLERS: tuple[str, ...] = tuple(name for name in get_args(Sampler) if name != EMULATED)
 """Names of the sampling engines that have a model."""
+
+SEEDS: Final = 2**32
+"""Seeds are below it: numpy, which vLLM seeds, takes no others."""
 
 Dtype = Literal["auto", "float32", "bfloat16"]
 """A data type; `auto` = bfloat16 on a GPU, float32 on a CPU."""

@@ -4,7 +4,11 @@ They are shown only beside a run whose settings are the paper's: see `paper_arm`
 """
 
 from collections.abc import Mapping
+from dataclasses import MISSING, fields
 from typing import Any
+
+from calopd.core.methods import METHODS
+from calopd.core.options import is_emulated
 
 SMALL = ("Qwen3-1.7B", "Qwen3-4B-Thinking-2507")
 MIDDLE = ("Qwen3-4B", "Qwen3-30B-A3B-Thinking-2507")
@@ -54,33 +58,49 @@ MEAN_ACCURACY: dict[Pair, dict[str, float]] = {
 """Arms of which only the mean is used here."""
 
 MINUTES: dict[Pair, dict[str, float]] = {
-    SMALL: {"cal_opd": 14.90, "opd": 18.80},
-    MIDDLE: {"cal_opd": 48.76, "opd": 31.26},
-    LARGE: {"cal_opd": 50.05, "opd": 35.19},
+    SMALL: {CAL_OPD: 14.90, "opd": 18.80},
+    MIDDLE: {CAL_OPD: 48.76, "opd": 31.26},
+    LARGE: {CAL_OPD: 50.05, "opd": 35.19},
 }
-"""Minutes per step by method, on 8 H20."""
+"""Minutes per step by arm, on 8 H20."""
 
 RETAINED, ZERO = (0.65, 0.52), (0.27, 0.34)
 """First and last value of Cal-OPD's run."""
 
-TRAINING: dict[str, dict[str, float]] = {
-    "retained_ratio": {CAL_OPD: RETAINED[1], "cal_opd/inst/5": 0.70, "cal_opd/sol/5": 0.20, "cal_opd/eval/80": 0.20},
-    "zero_ratio": {CAL_OPD: ZERO[1]},
-    "response_length_mean": {"opd": 11_800, CAL_OPD: 9_300, "cal_opd/sol/5": 5_500},
-    "entropy": {"opd": 0.20, "cal_opd/inst/5": 0.20, "cal_opd/sol/5": 0.36, "privileged_opd": 0.25},
-    "top16_token_overlap": {CAL_OPD: 0.693, "cal_opd/sol/5": 0.688, "cal_opd/inst/5": 0.684},
-    "top16_mass_overlap": {"opd": 0.886, "cal_opd/inst/5": 0.886, "privileged_opd": 0.880, "cal_opd/sol/5": 0.860},
-    "grad_norm": {"opd": 35},
-}
-"""Metric -> arm -> value at the end of training, 4B -> 1.7B. The paper does not define its overlaps."""
+TRAINING: dict[Pair, dict[str, dict[str, float]]] = {
+    SMALL: {
+        "retained_ratio": {
+            CAL_OPD: RETAINED[1], "cal_opd/inst/5": 0.70, "cal_opd/sol/5": 0.20, "cal_opd/eval/80": 0.20,
+        },
+        "zero_ratio": {CAL_OPD: ZERO[1]},
+        "response_length_mean": {"opd": 11_800, CAL_OPD: 9_300, "cal_opd/sol/5": 5_500},
+        "entropy": {"opd": 0.20, "cal_opd/inst/5": 0.20, "cal_opd/sol/5": 0.36, "privileged_opd": 0.25},
+        "top16_token_overlap": {CAL_OPD: 0.693, "cal_opd/sol/5": 0.688, "cal_opd/inst/5": 0.684},
+        "top16_mass_overlap": {"opd": 0.886, "cal_opd/inst/5": 0.886, "privileged_opd": 0.880, "cal_opd/sol/5": 0.860},
+        "grad_norm": {"opd": 35},
+    },
+    MIDDLE: {"grad_norm": {"opd": 15}},
+}  # fmt: skip
+"""Metric -> arm -> value at the end of training. The paper does not define its overlaps."""
 
 _RECIPE: dict[str, dict[str, Any]] = {
-    "run": {"steps": 100},
+    "run": {"steps": 100, "max_staleness": 0},
+    "data": {"max_prompt_tokens": 2_048, "max_context_tokens": 12_288},
+    "teacher": {"quantization": ""},
     "rollout": {"max_tokens": 16_384, "temperature": 1.0, "top_p": 1.0},
-    "learner": {"trajectories": 256, "learning_rate": 1e-6},
-}
-_METHODS: dict[str, dict[str, Any]] = {"exopd": {"lora_rank": 64}, "uni_opd": {"samples": 16}}
-"""Settings of [learner] in which a method's recipe differs from the others."""
+    "learner": {
+        "trajectories": 256, "samples": 1, "lora_rank": 0, "learning_rate": 1e-6, "warmup_steps": 0,
+        "betas": [0.9, 0.999], "weight_decay": 0.01, "gradient_clip": 1.0,
+    },
+    "method": {
+        "file": None, "contexts": {}, "placement": "after", "student_logprobs": "learner", "selection_ratio": 1.0,
+    },
+}  # fmt: skip
+"""Settings of all runs of the paper; those of a method are added, see `_wanted`."""
+_NOT_OF_TIME = {"run": ("steps",), "learner": ("learning_rate",)}
+"""Settings that the time of a step does not depend on."""
+_VARIED = {"cal_opd": ("probes", "relaxation"), "tsd_filter": ("deviation_threshold",)}
+"""Settings of a method that the paper varies: they are part of the arm's name."""
 
 Settings = Mapping[str, Mapping[str, Any]]
 """A resolved configuration: section -> key -> value."""
@@ -101,18 +121,51 @@ def arm_of(config: Settings) -> str:
     return f"{name}/{method.get('deviation_threshold', 0):g}" if name == "tsd_filter" else name
 
 
-def paper_arm(config: Settings) -> tuple[Pair, str] | None:
-    """The pair and arm of the paper with these settings; None if a run with them is not in the paper."""
-    pair, arm = pair_of(config), arm_of(config)
-    learner = {"samples": 1, "lora_rank": 0} | _METHODS.get(arm, {})
-    for section, wanted in {**_RECIPE, "learner": _RECIPE["learner"] | learner}.items():
-        if any(config.get(section, {}).get(key) != value for key, value in wanted.items()):
+def paper_arm(config: Settings, *, timing: bool = False) -> tuple[Pair, str] | None:
+    """The pair and arm of the paper with these settings; None if a run with them is not in the paper.
+
+    With `timing`, settings that do not affect the time of a step may differ.
+    """
+    pair, name = pair_of(config), str(config.get("method", {}).get("name", ""))
+    if pair not in (SMALL, MIDDLE, LARGE) or name not in METHODS or is_emulated(config):
+        return None
+    for section, wanted in _wanted(name).items():
+        ignored = _NOT_OF_TIME.get(section, ()) if timing else ()
+        given = config.get(section, {})
+        if any(given.get(key) != value for key, value in wanted.items() if key not in ignored):
             return None
-    return (pair, arm) if pair in (SMALL, MIDDLE, LARGE) else None
+    return pair, arm_of(config)
+
+
+def _wanted(name: str) -> dict[str, dict[str, Any]]:
+    """The paper's settings of a run with this method, without those that it varies."""
+    method = METHODS[name]
+    own = {
+        field.name: list(field.default) if isinstance(field.default, tuple) else field.default
+        for field in fields(method.settings)
+        if field.default is not MISSING and field.name not in _VARIED.get(name, ())
+    }
+    clamp = "none" if method.recipe.clamp is None else method.recipe.clamp
+    return _RECIPE | {
+        "learner": {**_RECIPE["learner"], **method.recipe.learner},
+        "method": {**_RECIPE["method"], "clamp": clamp, "loss_agg_mode": method.recipe.loss_agg_mode, **own},
+    }
+
+
+def paper_minutes(config: Settings) -> float | None:
+    """The paper's minutes per step on 8 H20; None if it has none for this pair, method and settings."""
+    found = paper_arm(config, timing=True)
+    return None if found is None else MINUTES.get(found[0], {}).get(found[1])
+
+
+def paper_at_end(config: Settings, metric: str) -> float | None:
+    """The paper's value of a metric at the end of training; None if it has none for this pair, arm and settings."""
+    found = paper_arm(config)
+    return None if found is None else TRAINING.get(found[0], {}).get(metric, {}).get(found[1])
 
 
 def paper_accuracy(pair: Pair, arm: str) -> dict[str, float]:
-    """Benchmark -> Avg@16 as a share, with the mean under `mean`; empty if the paper has none."""
+    """Benchmark -> Avg@16 as a share, with the mean of the six under `mean`; empty if the paper has none."""
     if values := ACCURACY.get(pair, {}).get(arm):
         return {name: value / 100 for name, value in zip((*BENCHMARKS, "mean"), values, strict=True)}
     mean = MEAN_ACCURACY.get(pair, {}).get(arm)

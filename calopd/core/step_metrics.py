@@ -94,7 +94,11 @@ RETAINED = Chart("Retained discrepancy", "Calibration", paper=paper_results.RETA
 ZERO = Chart("Zero-advantage tokens", "Calibration", paper=paper_results.ZERO, runbook="Signal collapse")
 WIDTH = Chart("Region width", "Calibration", runbook="No calibration")
 DEVIATION = Chart("Mean deviation by probe", "Calibration", runbook="No calibration")
-CHANGED = Chart("Clamped and sign-flipped tokens", "Calibration", "Neither happens often in a healthy Cal-OPD run.")
+CHANGED = Chart(
+    "Clamped and sign-flipped tokens",
+    "Calibration",
+    "Clamped: |A| exceeded the clamp. Sign-flipped: A against the sign of lT - lS, which Cal-OPD never does.",
+)
 FORWARD_KL = Chart("Forward KL", "Calibration")
 GATE = Chart("Open gates", "Calibration")
 ACCURACY = Chart("Accuracy", "Student", "Of the rollouts of the step, and of the policy last evaluated.")

@@ -53,6 +53,8 @@ class Ticket:
     """Digest of the weights of `policy_version`, which may be published again after a crash; empty = any weights."""
     newer_policy: bool = False
     """Sample from the newest policy that was announced."""
+    epoch: int = 0
+    """Of the batch: a batch that was released and is issued again has a later one."""
 
     @property
     def id(self) -> str:
@@ -83,6 +85,8 @@ class Sample:
     """This response's share of the time in which the engine was busy."""
     first_token_time: float = 0.0
     """Unix time of the first token that the engine sampled from this policy; 0 = not known."""
+    policy_sha256: str = ""
+    """Digest of the weights that it was sampled from; empty = those that the engine started with."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,35 @@ def test_a_wrong_answer_has_another_value_and_no_zero_denominator(answer):
         assert fractions(wrong_answer(answer, "id", seed)) != fractions(answer)
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "\\frac12", "\\frac 1 2", "\\frac1{2}", "\\frac{1}2", "\\frac{-1}{2}", "\\frac{ 1 }{ 2 }", "\\cfrac{1}{2}",
+        "3 / (2)", "(3)/(2)", "1.5/2", "\\tfrac{1}{2}",
+    ],
+)  # fmt: skip
+def test_fractions_in_other_forms_get_another_value_and_no_zero_denominator(answer):
+    def value(text):
+        top, bottom = re.findall(r"[+-]?\d+(?:\.\d+)?" if re.search(r"\d\D+\d", text) else r"\d", text)
+        return Fraction(top) / Fraction(bottom)
+
+    for seed in range(300):
+        assert value(wrong_answer(answer, "id", seed)) != value(answer)
+
+
+@pytest.mark.parametrize("answer", ["\\frac{\\sqrt{3}}{2}", "x/3", "\\frac{x^2}{5}", "\\frac{a}{12}", "1:2:3"])
+def test_no_number_of_a_division_becomes_zero(answer):
+    for seed in range(300):
+        assert all(int(number) for number in re.findall(r"\d+", wrong_answer(answer, "id", seed)))
+
+
+def test_wrong_answers_of_earlier_versions_stay():
+    """A study or a run that is repeated shows its teacher the same text."""
+    answers = ("1/2", "\\frac{3}{9}x", "-2/4, 1/3", "3.05", "204", "x^{2}")
+    expected = ["2/7", "\\frac{2}{7}x", "-2/7, 9/7", "2.79", "279", "x^{8}"]
+    assert [wrong_answer(answer, "id", 1) for answer in answers] == expected
+
+
 def test_an_answer_without_digits_gets_one_more():
     assert wrong_answer("x", "id", 0) == "(x)+1"
 
@@ -97,8 +126,12 @@ def prompts(template_suffix: str = "", limit: int = 2_000, context_limit: int = 
 
 def test_a_long_solution_loses_its_beginning_and_nothing_else():
     long = Problem("l", "How much?", "3", " ".join(str(n) for n in range(400)) + " so 3")
-    made = prompts(context_limit=300)
+    made, cuts = prompts(context_limit=300), []
+    made.on_cut = lambda: cuts.append("cut")
     ids = made.ids(long, "sol+")
+    assert cuts == ["cut"]
+    made.ids(long, "inst+")
+    assert cuts == ["cut"], "counted only if something was lost"
     text = made.tokenizer.decode(ids.tolist())
     assert 280 < len(ids) <= 300
     assert "398 399 so 3. Use it while" in text

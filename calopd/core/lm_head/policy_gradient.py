@@ -1,11 +1,12 @@
 """The LM head of the learner: the objective and its gradient, formed chunk by chunk in the forward pass.
 
-One buffer of [rows, V] serves all chunks. It receives the exponentials of the logits, block by block of the vocabulary,
-and becomes the gradient of the logits in place. Each block is small enough for a CPU's caches. Most of the cost of a
-naive head is page faults on freshly allocated logits.
+One buffer of [rows, V] serves all chunks. It receives the exponentials of the logits, block by block of the vocabulary.
+Each block is small enough for a CPU's caches. Most of the cost of a naive head is page faults on freshly allocated
+logits.
 """
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from calopd.core.lm_head.products import add_gradients, project
-from calopd.core.lm_head.scores import HeadScores, RunningSoftmax
+from calopd.core.lm_head.scores import SAFE_LOG, HeadScores, RunningSoftmax, RunningTopK
 from calopd.core.lm_head.tiles import objective_shape
 
 
@@ -34,12 +35,12 @@ class _Places:
     """Entries of the vocabulary of each row, [T, K], to be read from or added to in one block after the other."""
 
     def __init__(self, ids_TK: Tensor) -> None:
-        self._ids = ids_TK
+        self.ids_TK = ids_TK
         self.logits = torch.zeros(ids_TK.shape, device=ids_TK.device)
 
     def _inside(self, block_TV: Tensor, first: int) -> tuple[Tensor, Tensor]:
         """Columns of the block, and whether the entry is in it."""
-        columns = self._ids - first
+        columns = self.ids_TK - first
         return columns.clamp(0, block_TV.shape[1] - 1), (columns >= 0) & (columns < block_TV.shape[1])
 
     def read(self, block_TV: Tensor, first: int) -> None:
@@ -65,8 +66,10 @@ def _workspace(weight_VH: Tensor, *sizes: int) -> Sequence[Tensor]:
     return buffer[: sum(sizes)].split(sizes)
 
 
-class _Head:
-    """Blocks of the vocabulary: their exponentials, then their gradients, in one buffer that all chunks share."""
+class _Head(ABC):
+    """The exponentials of the logits of a chunk, block by block of the vocabulary, in a buffer shared by all chunks."""
+
+    log_total_T1: Tensor
 
     def __init__(self, weight_VH: Tensor, rows: int, tile: int) -> None:
         size = len(weight_VH)
@@ -80,38 +83,125 @@ class _Head:
             block = self._buffer[rows * first : rows * (first + width)].view(rows, width)
             yield first, block, self._weight[first : first + width]
 
-    def softmax(self, hidden_TH: Tensor, top_k: int, *places: _Places) -> tuple[RunningSoftmax, list[Tensor]]:
-        """Fill the buffer with the exponentials of the logits, each block relative to a maximum of its own.
+    @abstractmethod
+    def softmax(self, hidden_TH: Tensor, top_k: int, targets: _Places, *others: _Places) -> HeadScores:
+        """Fill the buffer and `log_total_T1`, read the logits of the places, and score the targets."""
 
-        Returns what the rows add up to, and the maxima of the blocks, [T, 1] each.
-        """
-        softmax = RunningSoftmax(len(hidden_TH), top_k, hidden_TH.device)
-        peaks = []
-        for first, block, weight in self._blocks(len(hidden_TH)):
-            logits = project(hidden_TH, weight, self._logits[: block.numel()].view_as(block))
-            for some in places:
-                some.read(logits, first)
-            softmax.add(logits, first, block)
-            peaks.append(softmax.peak)
-        return softmax, peaks
-
+    @abstractmethod
     def add_gradients(
         self,
         hidden_TH: Tensor,
-        scales: list[Tensor],
+        pull_T: Tensor,
         extra: list[tuple[_Places, Tensor]],
         grad_hidden_TH: Tensor,
         grad_weight_VH: Tensor | None,
     ) -> None:
-        """Multiply each block by its scale, add the extra values, and form the gradients of hidden states and head."""
+        """The gradients of hidden states and head, from those of the logits: -pull * softmax, and the extra values."""
+
+
+class _BlockMaxima(_Head):
+    """Each block relative to a maximum of its own, for products that round: they see the whole gradient of a logit."""
+
+    def softmax(self, hidden_TH: Tensor, top_k: int, targets: _Places, *others: _Places) -> HeadScores:
+        softmax = RunningSoftmax(len(hidden_TH), top_k, hidden_TH.device)
+        self._peaks = []
+        for first, block, weight in self._blocks(len(hidden_TH)):
+            logits = project(hidden_TH, weight, self._logits[: block.numel()].view_as(block))
+            for places in (targets, *others):
+                places.read(logits, first)
+            softmax.add(logits, first, block)
+            self._peaks.append(softmax.peak)
+        self.log_total_T1 = softmax.log_total[:, None]
+        return softmax.scores(targets.logits.squeeze(1), entropy=True)
+
+    def add_gradients(
+        self,
+        hidden_TH: Tensor,
+        pull_T: Tensor,
+        extra: list[tuple[_Places, Tensor]],
+        grad_hidden_TH: Tensor,
+        grad_weight_VH: Tensor | None,
+    ) -> None:
         total_TH = torch.zeros(hidden_TH.shape, device=hidden_TH.device)
-        for (first, block, weight), scale in zip(self._blocks(len(hidden_TH)), scales, strict=True):
-            block *= scale
+        for (first, block, weight), peak in zip(self._blocks(len(hidden_TH)), self._peaks, strict=True):
+            block *= -pull_T[:, None] * (peak - self.log_total_T1).exp()
             for places, values in extra:
                 places.add_to(block, first, values)
             own = None if grad_weight_VH is None else grad_weight_VH[first : first + len(weight)]
             add_gradients(block, hidden_TH, weight, total_TH, own)
         grad_hidden_TH.copy_(total_TH)
+
+
+class _OneShift(_Head):
+    """All blocks relative to one number, for float32: then a block is written once and read by the products as it is.
+
+    exp(logits) @ weight is at once the gradient of the hidden states and the source of the mean logit, thus of entropy.
+    """
+
+    _guess = 0.0
+    """Subtracted from the logits of the next chunk."""
+
+    def softmax(self, hidden_TH: Tensor, top_k: int, targets: _Places, *others: _Places) -> HeadScores:
+        self._shift = torch.full((len(hidden_TH), 1), self._guess)
+        top = RunningTopK(len(hidden_TH), top_k, hidden_TH.device)
+
+        def read(logits_TV: Tensor, first: int) -> None:
+            top.add(logits_TV, first)
+            for places in (targets, *others):
+                places.read(logits_TV, first)
+
+        total = self._fill(hidden_TH, read)
+        if not (total.log().abs() < SAFE_LOG).all():  # NaN and infinity fail the comparison too
+            self._shift = self._maxima(hidden_TH)
+            self._guess = float(self._shift.nan_to_num().median())
+            total = self._fill(hidden_TH, lambda logits_TV, first: None)
+        self.log_total_T1 = self._shift + total.log()
+        log_total = self.log_total_T1.squeeze(1)
+        mean_logit = (self._pulled * hidden_TH).sum(1) / total.squeeze(1)
+        return HeadScores(
+            (targets.logits.squeeze(1) - log_total).clamp_(max=0),
+            *top.scores(log_total),
+            (log_total - mean_logit).clamp_(min=0),
+        )
+
+    def _fill(self, hidden_TH: Tensor, read: Callable[[Tensor, int], None]) -> Tensor:
+        """exp(logits - shift), their sum of each row, [T, 1], and their product with the weight."""
+        total = torch.zeros(len(hidden_TH), 1)
+        self._pulled = torch.zeros(hidden_TH.shape)
+        shifted = bool(self._shift.any())
+        for first, block, weight in self._blocks(len(hidden_TH)):
+            read(project(hidden_TH, weight, block), first)
+            if shifted:
+                block -= self._shift
+            total += block.exp_().sum(1, keepdim=True)
+            self._pulled.addmm_(block, weight)
+        return total
+
+    def _maxima(self, hidden_TH: Tensor) -> Tensor:
+        blocks = self._blocks(len(hidden_TH))
+        return torch.stack([project(hidden_TH, weight, block).amax(1) for _, block, weight in blocks], 1).amax(
+            1, keepdim=True
+        )
+
+    def add_gradients(
+        self,
+        hidden_TH: Tensor,
+        pull_T: Tensor,
+        extra: list[tuple[_Places, Tensor]],
+        grad_hidden_TH: Tensor,
+        grad_weight_VH: Tensor | None,
+    ) -> None:
+        scale = -pull_T[:, None] * (self._shift - self.log_total_T1).exp()
+        torch.mul(self._pulled, scale, out=grad_hidden_TH)
+        scaled = hidden_TH * scale
+        if grad_weight_VH is not None:
+            for first, block, weight in self._blocks(len(hidden_TH)):
+                grad_weight_VH[first : first + len(weight)].addmm_(block.T, scaled)
+        for places, values in extra:
+            for ids_T, value_T in zip(places.ids_TK.T, values.T, strict=True):
+                grad_hidden_TH.addcmul_(value_T[:, None], self._weight[ids_T])
+                if grad_weight_VH is not None:
+                    grad_weight_VH.index_add_(0, ids_T, value_T[:, None] * hidden_TH)
 
 
 class _PolicyGradient(torch.autograd.Function):
@@ -129,7 +219,8 @@ class _PolicyGradient(torch.autograd.Function):
         rows: int,
     ) -> tuple[Tensor, ...]:
         count, device = len(hidden_TH), hidden_TH.device
-        rows, tile = objective_shape(len(weight_VH), min(rows, count), on_cuda=weight_VH.is_cuda)
+        on_cuda = weight_VH.is_cuda
+        rows, tile = objective_shape(len(weight_VH), min(rows, count), on_cuda=on_cuda)
         logprobs = torch.empty(count, device=device)
         entropies = torch.empty(count, device=device)
         top_ids = torch.empty(count, top_k, dtype=torch.long, device=device)
@@ -139,15 +230,14 @@ class _PolicyGradient(torch.autograd.Function):
         grad_weight = torch.zeros(weight_VH.shape, device=device) if learns_head else None
         objective = torch.zeros((), dtype=torch.float64, device=device)
         kl = torch.zeros(count, device=device)
-        head = _Head(weight_VH, rows, tile)
+        head = (_OneShift if hidden_TH.dtype == torch.float32 and not on_cuda else _BlockMaxima)(weight_VH, rows, tile)
         for start in range(0, count, rows):
             part = slice(start, min(start + rows, count))
             hidden = hidden_TH[part]
             targets = _Places(targets_T[part, None])
             extra = None if forward_kl is None else forward_kl.part(part)
             likely = None if extra is None else _Places(extra.ids_TK)
-            softmax, peaks = head.softmax(hidden, top_k, *(p for p in (targets, likely) if p is not None))
-            scores = softmax.scores(targets.logits.squeeze(1), entropy=True)
+            scores = head.softmax(hidden, top_k, targets, *(() if likely is None else (likely,)))
             assert scores.entropy is not None
             logprobs[part], entropies[part] = scores.logprobs, scores.entropy
             if scores.top_ids is not None and scores.top_logprobs is not None:
@@ -156,17 +246,15 @@ class _PolicyGradient(torch.autograd.Function):
             objective += (coefficient.double() * scores.logprobs.double()).sum()
             # d log pi(y) / d logits = onehot(y) - pi
             pull, added = coefficient, [(targets, coefficient[:, None])]
-            log_total = softmax.log_total[:, None]
             if extra is not None and likely is not None:
                 # d FKL / d logits = pi - q
                 q, weight = extra.q_TK, extra.weights_T
-                divergence = (q * (q.log() - (likely.logits - log_total))).nan_to_num(0.0).sum(1)
+                divergence = (q * (q.log() - (likely.logits - head.log_total_T1))).nan_to_num(0.0).sum(1)
                 kl[part] = divergence
                 objective += (weight.double() * divergence.double()).sum()
                 pull = coefficient - weight
                 added.append((likely, -weight[:, None] * q))
-            scales = [-pull[:, None] * (peak - log_total).exp() for peak in peaks]
-            head.add_gradients(hidden, scales, added, grad_hidden[part], grad_weight)
+            head.add_gradients(hidden, pull, added, grad_hidden[part], grad_weight)
         ctx.gradients = grad_hidden, None if grad_weight is None else grad_weight.to(weight_VH.dtype)
         ctx.mark_non_differentiable(logprobs, entropies, top_ids, top_logprobs, kl)
         return objective.float(), logprobs, entropies, top_ids, top_logprobs, kl

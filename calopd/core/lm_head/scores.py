@@ -125,6 +125,28 @@ def _log_totals(hidden_TH: Tensor, weight_VH: Tensor, buffer: Tensor, tile: int)
     return log_total
 
 
+class RunningTopK:
+    """The largest logits of rows whose logits are added tile by tile."""
+
+    def __init__(self, rows: int, top_k: int, device: torch.device) -> None:
+        self._k = top_k
+        self._best = torch.empty(rows, 0, device=device)
+        self._ids = torch.empty(rows, 0, dtype=torch.long, device=device)
+
+    def add(self, logits_TV: Tensor, first: int) -> None:
+        """Add the logits of the vocabulary from `first` on."""
+        if not self._k:
+            return
+        best, ids = logits_TV.topk(min(self._k, logits_TV.shape[1]))
+        best, ids = torch.cat((self._best, best), 1), torch.cat((self._ids, ids + first), 1)
+        self._best, chosen = best.topk(min(self._k, best.shape[1]))
+        self._ids = ids.gather(1, chosen)
+
+    def scores(self, log_total_T: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Ids and log-probabilities, [T, K]; None if none were asked for."""
+        return (self._ids, self._best - log_total_T[:, None]) if self._k else (None, None)
+
+
 class RunningSoftmax:
     """Log-sum-exp, entropy and top-k of rows whose logits are added tile by tile."""
 
@@ -133,20 +155,14 @@ class RunningSoftmax:
         self._total = torch.zeros(rows, 1, device=device)
         self._weighted = torch.zeros(rows, 1, device=device)
         """sum exp(x - max) (x - max)"""
-        self._k = top_k
-        self._best = torch.empty(rows, 0, device=device)
-        self._best_ids = torch.empty(rows, 0, dtype=torch.long, device=device)
+        self._top = RunningTopK(rows, top_k, device)
 
     def add(self, logits_TV: Tensor, first: int, exponentials_TV: Tensor | None = None) -> None:
         """Add the logits of the vocabulary from `first` on, overwriting them.
 
         With `exponentials_TV` entropy is measured too, and the buffer receives exp(logits - `peak`).
         """
-        if self._k:
-            best, ids = logits_TV.topk(min(self._k, logits_TV.shape[1]))
-            best, ids = torch.cat((self._best, best), 1), torch.cat((self._best_ids, ids + first), 1)
-            self._best, chosen = best.topk(min(self._k, best.shape[1]))
-            self._best_ids = ids.gather(1, chosen)
+        self._top.add(logits_TV, first)
         highest = torch.maximum(self._max, logits_TV.amax(1, keepdim=True))
         shrink = (self._max - highest).exp()
         logits_TV -= highest
@@ -168,9 +184,9 @@ class RunningSoftmax:
         return (self._max + self._total.log()).squeeze(1)
 
     def scores(self, target_logits_T: Tensor, *, entropy: bool) -> HeadScores:
+        log_total = self.log_total
         return HeadScores(
-            (target_logits_T - self.log_total).clamp_(max=0),
-            self._best_ids if self._k else None,
-            self._best - self.log_total[:, None] if self._k else None,
+            (target_logits_T - log_total).clamp_(max=0),
+            *self._top.scores(log_total),
             (self._total.log() - self._weighted / self._total).squeeze(1) if entropy else None,
         )

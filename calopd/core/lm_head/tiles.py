@@ -1,15 +1,17 @@
 """Size of the tiles in which an LM head computes logits."""
 
+from math import ceil
+
 import torch
 
 TILE = 16_384
 """Vocabulary entries that a GPU multiplies at once."""
 _ROWS_AND_COLUMNS = {"cpu": (512, 4_096), "cuda": (4_096, TILE)}
-_CPU_BUFFER = 96 * 2**20
+_CPU_BUFFER = 160 * 2**20
 """Bytes of logits that the learner's head holds at once on a CPU: rows are cut to fit, down to `_MIN_ROWS`."""
 _MIN_ROWS = 64
-_CPU_TILE = 2**19
-"""Logits in one of its blocks: few enough for the caches, and so many that an operation is worth starting."""
+_CPU_TILE = 2**21
+"""Logits in one of its blocks: few enough for the caches, and so many that the products are fast."""
 
 
 def tile_shape(device: torch.device) -> tuple[int, int]:
@@ -21,5 +23,6 @@ def objective_shape(vocabulary: int, rows: int, *, on_cuda: bool) -> tuple[int, 
     """Rows of the learner's buffer of logits, at most `rows`, and vocabulary entries of one of its blocks."""
     if on_cuda:
         return rows, TILE
-    rows = min(rows, max(_MIN_ROWS, _CPU_BUFFER // (4 * vocabulary)))
+    chunks = ceil(rows / max(_MIN_ROWS, _CPU_BUFFER // (4 * vocabulary)))
+    rows = ceil(rows / chunks)
     return rows, max(_CPU_TILE // rows, 1_024)

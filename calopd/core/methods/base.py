@@ -86,6 +86,8 @@ class Method(Generic[S]):
     """[T] of bool: tokens to keep; the others leave the loss and its denominator. It may not read the student."""
     plan: Callable[[StepFacts, S], StepPlan] | None = None
     """Plans the whole step before the first gradient; the learner waits for all trajectories."""
+    plans_each_alone: bool = False
+    """The plan of a trajectory depends on no other one: it is made when the trajectory arrives, and nobody waits."""
     plan_reads_student: bool = False
     """The plan reads R_i, which takes one more forward pass of all trajectories."""
     uses_reference: bool = False
@@ -95,6 +97,9 @@ class Method(Generic[S]):
     """Needs several responses per problem."""
     recorded: str = ""
     """The metric of a recorded run that is read at the same step; the settings are RecordedSettings."""
+
+    def __post_init__(self) -> None:
+        assert not (self.plans_each_alone and self.plan_reads_student), "the pass over the student is one of all ranks"
 
     @property
     def uses_probes(self) -> bool:

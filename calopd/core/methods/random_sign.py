@@ -30,4 +30,4 @@ def plan(facts: StepFacts, settings: MethodSettings) -> StepPlan:
     return signs
 
 
-METHOD = Method(name="random_sign", advantage=advantage, plan=plan)
+METHOD = Method(name="random_sign", advantage=advantage, plan=plan, plans_each_alone=True)
