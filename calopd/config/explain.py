@@ -3,10 +3,10 @@
 from typing import Any
 
 EXPECTED = {
-    "greater_than": "expected a number above {gt:g}",
-    "greater_than_equal": "expected {ge:g} or more",
-    "less_than": "expected a number below {lt:g}",
-    "less_than_equal": "expected {le:g} or less",
+    "greater_than": "expected a number above {gt:.10g}",
+    "greater_than_equal": "expected {ge:.10g} or more",
+    "less_than": "expected a number below {lt:.10g}",
+    "less_than_equal": "expected {le:.10g} or less",
     "int_type": "expected a whole number",
     "int_parsing": "expected a whole number",
     "int_from_float": "expected a whole number",
@@ -30,3 +30,15 @@ def expectation(error: Any) -> str:
     pattern = EXPECTED.get(error["type"])
     expected = pattern.format(**error.get("ctx", {})) if pattern else str(error["msg"])
     return f"{expected} (given: {error['input']!r})"
+
+
+def sentence(error: Any) -> str:
+    """The key, what is wrong and what was given."""
+    key = ".".join(map(str, error["loc"]))
+    if error["type"] == "extra_forbidden":
+        return f"unknown key {key}"
+    if error["type"] == "missing":
+        return f"{key} is missing"
+    if key and error["type"] != "value_error":
+        return f"{key}: {expectation(error)}"
+    return str(error["msg"]).removeprefix("Value error, ")

@@ -11,10 +11,15 @@ KEY = "extends"
 
 def read_layers(file: Path) -> list[dict[str, Any]]:
     """The values of the files that `file` extends, the first base first, then its own; without the `extends` keys."""
+    return [values for _, values in read_files(file)]
+
+
+def read_files(file: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """As `read_layers`, each with the file that it is from."""
     return _read(file, ())
 
 
-def _read(file: Path, extending: tuple[Path, ...]) -> list[dict[str, Any]]:
+def _read(file: Path, extending: tuple[Path, ...]) -> list[tuple[Path, dict[str, Any]]]:
     """`extending` is the chain of files that led to this one."""
     chain = (*extending, file)
     if file.resolve() in {other.resolve() for other in extending}:
@@ -28,12 +33,14 @@ def _read(file: Path, extending: tuple[Path, ...]) -> list[dict[str, Any]]:
         raise ConfigError(f"{file} is not UTF-8 text: save it with the encoding UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file} is not valid TOML: {error}") from None
+    except (ValueError, RecursionError) as error:  # a number or a nesting that Python refuses
+        raise ConfigError(f"{file} is TOML that cannot be read: {error}") from None
     base = values.pop(KEY, None)
     if base is None:
-        return [values]
-    if not isinstance(base, str):
+        return [(file, values)]
+    if not isinstance(base, str) or "\0" in base:
         raise ConfigError(f"{file}: {KEY} must be the path of one TOML file, not {base!r}")
-    return [*_read(file.parent / base, chain), values]
+    return [*_read(file.parent / base, chain), (file, values)]
 
 
 def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

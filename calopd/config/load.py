@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from calopd.config.explain import expectation
+from calopd.config.explain import sentence
 from calopd.config.extends import merge, read_layers
-from calopd.config.method_file import load_method_file
+from calopd.config.method_file import DIGEST, load_method_file
 from calopd.config.nearest import nearest
 from calopd.config.schema import Config
 from calopd.config.sections.method import without_foreign_settings
@@ -31,12 +31,10 @@ def load_config(path: Path, overrides: Iterable[str] = (), environ: Mapping[str,
         raise ConfigError(f"{path}: " + "; ".join(_explain(e) for e in error.errors())) from None
 
 
-def given_keys(overrides: Iterable[str], environ: Mapping[str, str] = os.environ) -> set[str]:
-    """The settings that the environment or `--set` gives, as `section.key`."""
-    layers = _given_layers(overrides, environ)
-    return {
-        f"{name}.{key}" for layer in layers for name, keys in layer.items() if isinstance(keys, dict) for key in keys
-    }
+def given_settings(overrides: Iterable[str] = (), environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """The settings that the environment or `--set` gives, by `section.key`."""
+    sections = [(name, keys) for layer in _given_layers(overrides, environ) for name, keys in layer.items()]
+    return {f"{name}.{key}": keys[key] for name, keys in sections if isinstance(keys, dict) for key in keys}
 
 
 def _given_layers(overrides: Iterable[str], environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -67,7 +65,9 @@ def _resolve(layers: list[dict[str, Any]]) -> dict[str, Any]:
     """Merge the layers, later ones over earlier ones; the file of a user's method is run first."""
     methods = [layer["method"] for layer in layers if "method" in layer]
     if file := next((method["file"] for method in reversed(methods) if "file" in method), None):
-        load_method_file(Path(file))
+        load_method_file(Path(file), next((method[DIGEST] for method in methods if DIGEST in method), None))
+    for method in methods:
+        method.pop(DIGEST, None)
     values: dict[str, Any] = {}
     for layer in layers:
         if "method" in values and "name" in (chosen := layer.get("method", {})):
@@ -80,7 +80,7 @@ def _set(values: dict[str, Any], keys: list[str], text: str, source: str) -> Non
     """Set a nested key to `text` parsed as a TOML value, or to `text` itself if it is none."""
     try:
         value = tomllib.loads(f"v = {text}")["v"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         value = text
     for key in keys[:-1]:
         values = values.setdefault(key, {})
@@ -91,17 +91,13 @@ def _set(values: dict[str, Any], keys: list[str], text: str, source: str) -> Non
 
 def _explain(error: Any) -> str:
     """A validation error in one sentence: the key, what is wrong and what was given."""
-    key = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
+        key = ".".join(map(str, error["loc"]))
         section: Any = Config
         for part in error["loc"][:-1]:
             section = section.model_fields[part].annotation
         return f"unknown key {key}{_homes(key) or nearest(str(error['loc'][-1]), section.model_fields)}"
-    if error["type"] == "missing":
-        return f"{key} is missing"
-    if key and error["type"] != "value_error":
-        return f"{key}: {expectation(error)}"
-    return str(error["msg"]).removeprefix("Value error, ")
+    return sentence(error)
 
 
 def _homes(key: str) -> str:

@@ -23,10 +23,15 @@ class Placement:
     rollouts: tuple[Group, ...] = ()
     learner: Group = ()
 
+    def of(self, role: str) -> Group:
+        """The GPUs of all processes of a role."""
+        groups = {"teacher": self.teachers, "rollout": self.rollouts, "learner": (self.learner,)}[role]
+        return tuple(gpu for group in groups for gpu in group)
+
     @property
     def gpus(self) -> Group:
         """Every GPU that a role uses."""
-        return tuple(sorted({gpu for group in (*self.teachers, *self.rollouts, self.learner) for gpu in group}))
+        return tuple(sorted({gpu for role in ROLES for gpu in self.of(role)}))
 
 
 def place(resources: ResourcesSection, teacher_gpus: int, rollout_gpus: int) -> Placement:

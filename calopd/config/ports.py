@@ -4,6 +4,7 @@ import socket
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 
+from calopd.config.listeners import local_settings
 from calopd.config.schema import Config
 from calopd.core.errors import ConfigError
 
@@ -13,7 +14,7 @@ TEACHER_PORTS = ("teacher.port", "teacher.metrics_port")
 
 def local_ports(config: Config) -> dict[str, int]:
     """The ports of a local run by the setting that chooses them; two settings with the same port are refused."""
-    return _ports(config, ("learner.port", *TEACHER_PORTS, "rollout.port", "queue.port"))
+    return _ports(config, local_settings())
 
 
 def teacher_ports(config: Config) -> dict[str, int]:
@@ -73,7 +74,7 @@ def reserved_ports(config: Config, chosen: Collection[str], *, learner: bool = T
     `learner` only the teachers' ports are reserved.
     """
     with ExitStack() as guards:
-        keys = ("learner.port", *TEACHER_PORTS, "rollout.port", "queue.port") if learner else TEACHER_PORTS
+        keys = local_settings() if learner else TEACHER_PORTS
         taken = set(_ports(config, [key for key in keys if key in chosen]).values())
         for key in sorted(keys, key=lambda key: key not in chosen):
             first, count = _setting(config, key), _replicas(config, key)

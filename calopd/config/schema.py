@@ -1,11 +1,14 @@
 """The whole configuration of a run: all sections, and the checks that concern more than one of them."""
 
+import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import tomli_w
 from pydantic import model_validator
 
+from calopd.config.method_file import DIGEST
 from calopd.config.placement import COUNTED, Placement, counts, place
 from calopd.config.sections import (
     DataSection,
@@ -24,6 +27,7 @@ from calopd.config.sections import (
 from calopd.config.sections.base import Fixed, Section
 from calopd.core.methods import METHODS
 from calopd.core.options import EMULATED
+from calopd.rundir.digests import sha256
 from calopd.rundir.layout import RunDir
 
 
@@ -149,6 +153,8 @@ class Config(Section):
             if number:
                 del values[role][COUNTED[role]]
         values["queue"]["url"] = _without_password(self.queue.url)
+        if file := values["method"].get("file"):
+            values["method"][DIGEST] = sha256(Path(file))
         given = {section: {k: v for k, v in keys.items() if v is not None} for section, keys in values.items()}
         return tomli_w.dumps(given)
 
@@ -158,5 +164,9 @@ def _processes_of(placement: Placement) -> tuple[int, int, int]:
 
 
 def _without_password(url: str) -> str:
-    scheme, separator, rest = url.partition("://")
-    return f"{scheme}{separator}{rest.rpartition('@')[2]}" if separator else url
+    """The address without user and password, which may stand before the host or among the options."""
+    if "://" not in url:
+        return url
+    parts = urlsplit(url)
+    options = [(name, value) for name, value in parse_qsl(parts.query) if not re.search("user|pass", name, re.I)]
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=urlencode(options)))

@@ -26,6 +26,8 @@ def gpu_environment(gpus: Iterable[int]) -> dict[str, str]:
     names, visible = list(gpus), visible_gpus()
     if not names:
         return {}
+    if visible:
+        check_gpus(names, "resources")
     shown = {VISIBLE: ",".join(visible[gpu] if visible else str(gpu) for gpu in names)}
     # Without it CUDA puts the fastest GPU first, and ids are not those of nvidia-smi.
     return shown if {VISIBLE, ORDER} & os.environ.keys() else {**shown, ORDER: "PCI_BUS_ID"}

@@ -67,6 +67,7 @@ def test_the_saved_configuration_stands_alone(tmp_path: Path) -> None:
         ({"a": 'extends = "b.toml"', "b": 'extends = "no.toml"'}, r"no\.toml: No such file.*b\.toml extends .*no"),
         ({"a": 'extends = "b.toml"', "b": "[data"}, r"b\.toml is not valid TOML"),
         ({"a": 'extends = ["b.toml"]'}, "must be the path of one TOML file"),
+        ({"a": 'extends = "b\\u0000.toml"'}, "must be the path of one TOML file"),
         ({"a": '[run]\nextends = "b.toml"'}, r"unknown key run\.extends"),
     ],
 )  # fmt: skip
@@ -94,9 +95,29 @@ def test_the_papers_pairs_differ_in_their_models_and_batch_sizes_only() -> None:
 
 def test_the_papers_pairs_divide_eight_gpus_among_the_roles() -> None:
     """Two learner ranks have no room for 8B on GPUs of 80 GB; with four teachers, rollouts would be the bottleneck."""
-    split = {"qwen3-4b-to-1.7b": (2, 4, 2), "qwen3-30b-to-4b": (2, 4, 2), "qwen3-30b-to-8b": (2, 2, 4)}
+    split = {"qwen3-4b-to-1.7b": (2, 4, 2), "qwen3-30b-to-4b": (2, 4, 2), "qwen3-30b-to-8b": (2, 3, 3)}
     for name, counts in split.items():
         config = pair(name)
         assert (config.teacher.replicas, config.rollout.replicas, config.learner.ranks) == counts
         assert config.placement.gpus == tuple(range(8)) == tuple(range(config.resources.host_gpus))
         assert config.resources.gpu == "h100"
+
+
+@pytest.mark.parametrize("value", ["[" * 3_000, "9" * 5_000, "{a=" * 2_000])
+def test_what_python_refuses_to_read_is_a_users_error(tmp_path, value):
+    file = tmp_path / "deep.toml"
+    file.write_text(f"x = {value}")
+    with pytest.raises(ConfigError, match="TOML that cannot be read"):
+        load_config(file, (), {})
+    file.write_text(MINIMAL)
+    with pytest.raises(ConfigError, match=r"run\.steps"):
+        load_config(file, [f"run.steps={value}"], {})
+
+
+def test_a_byte_order_mark_is_no_part_of_the_configuration(tmp_path: Path) -> None:
+    """Editors of Windows write one."""
+    file = tmp_path / "run.toml"
+    file.write_text(MINIMAL, encoding="utf-8-sig")
+    assert file.read_bytes().startswith(b"\xef\xbb\xbf")
+    plain = write(tmp_path, plain=MINIMAL)
+    assert load_config(file, environ={}) == load_config(plain, environ={})

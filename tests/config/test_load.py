@@ -51,6 +51,7 @@ def test_overrides_beat_the_environment_and_that_the_file(minimal):
         ("learner.samples=3", "256 trajectories cannot be divided by 3 samples"),
         ("evaluation.problems=5", "data.heldout names no file"),
         ("run.name=../x", "run.name"),
+        ("run.name=..", "run.name"),
         ("tracking.trackers=['tensorbord']", "unknown tracker 'tensorbord': did you mean tensorboard"),
         ("tracking.trackers=['wandb', 'wandb']", "names a tracker twice"),
         ("tracking.mode=maybe", r"tracking\.mode"),
@@ -77,10 +78,22 @@ def test_missing_keys_and_files_are_named(tmp_path, minimal):
         load_config(minimal, environ={})
 
 
-def test_the_password_of_the_queue_is_not_written_down(minimal):
-    config = load_config(minimal, ["queue.url=redis://user:secret@host:1/0"], {})
+@pytest.mark.parametrize(
+    ("url", "written"),
+    [
+        ("redis://user:secret@host:1/0", "redis://host:1/0"),
+        ("redis://user:se@cret@host:1/0", "redis://host:1/0"),
+        ("redis://host/0?password=secret", "redis://host/0"),
+        ("rediss://host/0?username=secret&ssl_cert_reqs=none", "rediss://host/0?ssl_cert_reqs=none"),
+        ("rediss://host:1/0?ssl_password=secret&db=2", "rediss://host:1/0?db=2"),
+    ],
+)
+def test_the_password_of_the_queue_is_not_written_down(minimal, url, written):
+    config = load_config(minimal, [f"queue.url={url}"], {})
+    assert config.queue.url == url
     assert "secret" not in config.to_toml()
-    assert "redis://host:1/0" in config.to_toml()
+    assert "cret" not in config.to_toml()
+    assert f'"{written}"' in config.to_toml()
 
 
 def test_a_resumed_run_keeps_what_makes_it_that_run(minimal):

@@ -1,12 +1,17 @@
 """[method]: a method of one's own, settings that are refused, and the paper's recipes."""
 
+import os
 from pathlib import Path
 
 import pytest
 
+from calopd.cli.registry import find_command
 from calopd.config import load_config
+from calopd.config.resume import check_owner
 from calopd.core.errors import ConfigError
 from calopd.core.methods import METHODS
+from calopd.rundir.layout import RunDir
+from calopd.rundir.run_id import ensure_run_id
 from tests.config.conftest import MINIMAL
 from tests.core.test_methods import t, tokens_of
 
@@ -49,6 +54,75 @@ def test_a_method_of_ones_own_is_found_by_name(tmp_path):
             load_config(config, mine, {})
     finally:
         METHODS.pop("part_cal", None)
+
+
+def test_a_file_that_changed_since_the_run_began_is_not_executed(tmp_path):
+    file, config, saved = tmp_path / "mine.py", tmp_path / "c.toml", RunDir(tmp_path)
+    file.write_text(MINE)
+    config.write_text(MINIMAL)
+    try:
+        saved.config.write_text(load_config(config, [f'method.file="{file}"', "method.name=part_cal"], {}).to_toml())
+        assert load_config(saved.config, environ={}).to_toml() == saved.config.read_text()
+        file.write_text(MINE + f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+        with pytest.raises(ConfigError, match="has changed since the run began and was not executed"):
+            load_config(saved.config, environ={})
+        assert not (tmp_path / "ran").exists()
+        load_config(config, [f'method.file="{file}"', "method.name=part_cal"], {})
+        assert (tmp_path / "ran").exists()
+    finally:
+        METHODS.pop("part_cal", None)
+
+
+def test_the_file_of_somebody_elses_run_is_executed_only_if_named(tmp_path, monkeypatch):
+    run = RunDir(tmp_path)
+    run.config.write_text('[method]\nfile = "theirs.py"\n')
+    check_owner(run)
+    monkeypatch.setattr(os, "getuid", lambda: 4_242)
+    with pytest.raises(ConfigError, match=r"belongs to another user.* set CALOPD__METHOD__FILE=theirs.py"):
+        check_owner(run)
+    with pytest.raises(ConfigError, match="belongs to another user"):
+        check_owner(run, "mine.py")
+    check_owner(run, "theirs.py")
+    run.config.write_text('[method]\nname = "opd"\n')
+    check_owner(run)
+    (tmp_path / "base.toml").write_text('[method]\nfile = "theirs.py"\n')
+    run.config.write_text('extends = "base.toml"\n[method]\nname = "opd"\n')
+    with pytest.raises(ConfigError, match="belongs to another user"):
+        check_owner(run)
+
+
+def test_a_configuration_belongs_to_all_whose_files_it_extends(tmp_path, monkeypatch):
+    run, base = RunDir(tmp_path), tmp_path / "base.toml"
+    run.config.write_text('extends = "base.toml"\n[method]\nfile = "mine.py"\n')
+    base.write_text("")
+    check_owner(run)
+    stat = Path.stat
+
+    def theirs(path: Path, **options: bool) -> os.stat_result:
+        found = list(stat(path, **options))
+        found[4] = found[4] + 1 if path == base else found[4]
+        return os.stat_result(found)
+
+    monkeypatch.setattr(Path, "stat", theirs)
+    with pytest.raises(ConfigError, match="belongs to another user"):
+        check_owner(run)
+
+
+@pytest.mark.parametrize("words", [["retry", "{run}"], ["run", "--resume", "{run}", "--set", "method.file={mine}"]])
+def test_no_command_executes_the_file_of_somebody_elses_run(tmp_path, monkeypatch, words):
+    run, mine = RunDir(tmp_path / "runs" / "demo"), tmp_path / "mine.py"
+    theirs = tmp_path / "theirs.py"
+    theirs.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n{MINE}")
+    mine.write_text(MINE)
+    run.path.mkdir(parents=True)
+    ensure_run_id(run)
+    (run.path / "base.toml").write_text(f'{MINIMAL}[method]\nname = "part_cal"\nfile = "{theirs}"\n')
+    run.config.write_text('extends = "base.toml"\n')
+    monkeypatch.setattr(os, "getuid", lambda: 4_242)
+    command, rest = find_command([word.format(run=run.path, mine=mine) for word in words])
+    with pytest.raises(ConfigError, match="belongs to another user"):
+        command.module.run(command.parser().parse_args(rest))
+    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,7 @@ def test_without_resources_nothing_is_placed_and_zero_undoes_a_placement() -> No
     [
         (["resources.teacher=two"], r"resources\.teacher: expected a number of GPUs .* not 'two'"),
         (["resources.rollout=-1"], r"resources\.rollout: expected a number of GPUs .* not -1"),
+        (["resources.learner=2147483648"], r"resources\.learner: 2147483648 is more than the 1024 GPUs"),
         (["resources.learner=[0, 0]"], r"resources\.learner: \[0, 0\] names a GPU twice"),
         (["resources.learner=2", "learner.ranks=3"], r"learner\.ranks is 3, .* GPUs for 2: leave out learner\.ranks"),
         (["resources.teacher=2", "teacher.replicas=1"], r"teacher\.replicas is 1, .* GPUs for 2"),
@@ -114,6 +115,8 @@ def test_ids_count_the_visible_gpus(host: Path, monkeypatch: pytest.MonkeyPatch)
     assert gpu_environment((0,)) == {"CUDA_VISIBLE_DEVICES": "0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4, 5,GPU-8932f937")
     assert gpu_environment((2, 0)) == {"CUDA_VISIBLE_DEVICES": "GPU-8932f937,4"}
+    with pytest.raises(ConfigError, match="resources uses the GPUs 0, 3, but 3 are visible here"):
+        gpu_environment((3, 0))
 
 
 def test_a_resumed_run_may_be_placed_elsewhere(tmp_path: Path) -> None:

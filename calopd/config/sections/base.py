@@ -4,6 +4,8 @@ from typing import Annotated, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from calopd.core.options import SEEDS
+
 T = TypeVar("T")
 
 FIXED_IN_RUN: Final = "fixed in a run"
@@ -11,6 +13,7 @@ Fixed = Annotated[T, FIXED_IN_RUN]
 """A setting, or a whole section, that all steps of a run share: a run cannot be resumed with another value."""
 
 Port = Annotated[int, Field(ge=1, le=65_535)]
+Seed = Annotated[int, Field(ge=0, lt=SEEDS)]
 
 
 class Section(BaseModel):

@@ -6,6 +6,9 @@ from pydantic import BeforeValidator, Field, ValidationInfo
 
 from calopd.config.sections.base import Section
 
+MOST_GPUS = 1_024
+"""Of one host."""
+
 
 def _choice(value: Any, info: ValidationInfo) -> int | tuple[int, ...] | None:
     """Refuse in one sentence all that is neither a number of GPUs nor a list of their ids."""
@@ -15,11 +18,13 @@ def _choice(value: Any, info: ValidationInfo) -> int | tuple[int, ...] | None:
     if any(isinstance(item, bool) or not isinstance(item, int) or item < 0 for item in items):
         expected = "expected a number of GPUs such as 2, or their ids such as [0, 1]"
         raise ValueError(f"resources.{info.field_name}: {expected}, not {value!r}")
-    if isinstance(value, int):
-        return value or None
+    if any(item > MOST_GPUS for item in items):
+        raise ValueError(
+            f"resources.{info.field_name}: {value!r} is more than the {MOST_GPUS} GPUs that a host may have"
+        )
     if len(set(items)) < len(items):
         raise ValueError(f"resources.{info.field_name}: {list(items)} names a GPU twice")
-    return tuple(items) or None
+    return (value if isinstance(value, int) else tuple(items)) or None
 
 
 Gpus = Annotated[int | tuple[int, ...] | None, BeforeValidator(_choice)]

@@ -34,10 +34,16 @@ class RolloutSection(SamplingKeys):
     less on a small GPU."""
     lease_seconds: float = Field(default=30.0, gt=0)
     """Seconds without a sign of life from a worker after which its tickets go to another one."""
-    max_deliveries: int = Field(default=20, ge=1)
-    """Number of times that a ticket is handed out before it is dead-lettered."""
+    max_failures: int = Field(default=20, ge=1)
+    """Number of attempts at a ticket that may end with an error before it is dead-lettered. A ticket that was handed
+    out twice without a result is sampled alone from then on; one whose process ends three times while it is alone is
+    dead-lettered, too."""
     gpu_memory_utilization: float = Field(default=0.85, gt=0, le=1)
     """Share of a GPU's memory that vLLM may use. Lower it if another process uses the same GPU."""
+    kv_cache_gib: float = Field(default=0.0, ge=0)
+    """Size of vLLM's KV cache on each GPU, in GiB; 0 = what `gpu_memory_utilization` leaves, as vLLM measures it. If
+    another role uses the same GPU, that would count as vLLM's what the other allocates meanwhile: then 0 = what
+    remains of the share of `resources.gpu` by arithmetic."""
     tensor_parallel_size: int = Field(default=1, ge=1)
     """Number of GPUs that one replica splits the student over. vLLM engine only."""
     cpu_kv_cache_gib: int = Field(default=1, ge=1)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import Field, field_validator
 
-from calopd.config.sections.base import Fixed, Section
+from calopd.config.sections.base import Fixed, Section, Seed
 
 
 class RunSection(Section):
@@ -21,19 +21,25 @@ class RunSection(Section):
     to a tmpfs to pass weights through memory."""
     steps: int = Field(default=100, ge=1)
     """Number of optimizer steps. The learning rate reaches 0 at the end of them."""
-    seed: Fixed[int] = 0
+    seed: Fixed[Seed] = 0
     """Seed of the problem order, the sampled responses and all other random choices. Change it to repeat a run with
     different randomness."""
     max_staleness: Fixed[int] = Field(default=0, ge=0)
     """Policy versions by which a trajectory may be older than the step that learns from it; 0 = strictly on-policy.
     With n > 0 the tickets of a step are issued n steps early, so that the rollouts sample while the learner trains, and
     an importance ratio corrects for the older policy (`method.importance_limit`)."""
+    stall_seconds: float = Field(default=900.0, gt=0)
+    """Seconds that one piece of work may take: an engine step, a batch of the teacher, a phase of the learner. A role
+    that exceeds it hangs: it gives up its claims, turns unhealthy and exits, to be restarted. Raise it if a checkpoint
+    takes longer to write."""
     trace: bool = False
     """Trace what every process does when: `trace.json.gz` in the run's directory, for Perfetto. `calopd run --trace`
     sets it."""
     deterministic: bool = False
-    """Use trajectories in ticket order and in fixed micro-batches instead of in order of arrival. Two
-    runs then differ only by the last bits that the engines' batching changes. Slower: a late response delays others."""
+    """Sample and score every ticket apart from the others, and learn in the order of tickets, in fixed micro-batches.
+    With the torch engines on a CPU, the trained weights are then the same bit for bit, whatever is killed on the way.
+    vLLM needs a GPU for it: it then computes independently of the batch, but the learner's kernels may still round
+    differently. Slower: a late response delays others, and the torch engine samples one response at a time."""
 
     @field_validator("name")
     @classmethod

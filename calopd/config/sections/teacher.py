@@ -60,7 +60,8 @@ class TeacherSection(Section):
     """Maximum number of waiting requests. Further ones are refused with RESOURCE_EXHAUSTED; the client retries."""
     canary_seconds: float = Field(default=60.0, gt=0)
     """Seconds between two checks of the teacher on a known text. A teacher that fails refuses requests until it
-    passes again."""
+    passes again. A check fails, too, if it takes longer than this and than 30 seconds: it waits for the batch that is
+    being scored, so a teacher whose batches (`batch_tokens`) take longer needs more seconds."""
     drain_seconds: float = Field(default=60.0, gt=0)
     """Seconds that accepted requests may take after SIGTERM before the process exits."""
     deadline_seconds: float = Field(default=600.0, gt=0)
