@@ -1,18 +1,21 @@
-"""torchrun --nproc-per-node N -m services.learner --config CONFIG"""
+"""python -m services.learner.launch --nproc-per-node N -m services.learner --config CONFIG"""
 
 import os
 
 from calopd.core.errors import ConfigError
 from calopd.local.entry_point import guarded, service_main
+from calopd.models.devices import let_blocks_grow
 
 
 def main() -> None:
-    # Memory blocks that grow, because micro-batches differ in length. torch reads it when it is imported.
-    os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    let_blocks_grow()
     config = service_main("learner", __doc__)
-    if "WORLD_SIZE" not in os.environ:
-        raise ConfigError("the learner runs under torchrun: torchrun --nproc-per-node 1 -m services.learner …")
+    if "WORLD_SIZE" not in os.environ and config.learner.ranks > 1:
+        launcher = f"python -m services.learner.launch --nproc-per-node {config.learner.ranks}"
+        raise ConfigError(f"learner.ranks = {config.learner.ranks} needs a launcher: {launcher} -m services.learner …")
 
+    from calopd.core.heartbeat import Heartbeat
+    from calopd.local.stalled_process import exit_when_stalled
     from calopd.models.devices import set_threads
     from calopd.tracking.trace import start_trace
     from services.learner.loop import TrainingLoop
@@ -24,7 +27,9 @@ def main() -> None:
         ranks = Ranks(config.learner)
         if config.run.trace:
             start_trace(config.run_dir, f"learner-rank-{ranks.rank}")
-        TrainingLoop(config, ranks).run()
+        heartbeat = Heartbeat(config.run.stall_seconds)
+        exit_when_stalled(heartbeat)
+        TrainingLoop(config, ranks, heartbeat).run()
     ranks.close()
 
 

@@ -19,7 +19,7 @@ from calopd.core.step_result import StepResult
 from calopd.core.top_k_overlap import top_k_overlap
 from calopd.core.types import Trajectory
 from services.learner.micro_batch import MicroBatch, forward_kl
-from services.learner.student import Student
+from services.learner.student import HeadObjective, Student
 
 Scorer = Callable[[MicroBatch], Tensor]
 """[T] log-probabilities of a micro-batch's targets, without a gradient."""
@@ -55,8 +55,8 @@ class Accumulator:
         step, version = self._step.step, trajectory.sample.policy_version
         if not 0 <= step - version <= self._max_staleness:
             raise StaleTrajectory(
-                f"ticket {trajectory.ticket.id} was sampled from policy {version} by {trajectory.worker}; step {step} "
-                f"learns from policies {max(0, step - self._max_staleness)} to {step} (run.max_staleness = "
+                f"ticket {trajectory.ticket.id} was sampled from policy {version} by {trajectory.worker}; step "
+                f"{step + 1} learns from policies {max(0, step - self._max_staleness)} to {step} (run.max_staleness = "
                 f"{self._max_staleness}): refused"
             )
 
@@ -120,7 +120,9 @@ class Accumulator:
         if self._method.forward_kl is not None:
             extra = forward_kl(batch, trajectories, weights, self._method.forward_kl(objective.settings))
         overlap = self._section.overlap_top_k if any(_measured(t) for t in trajectories) else 0
-        loss, student = self._student(batch.packed, batch.rows_T, batch.targets_T, coefficients, extra, overlap)
+        loss, student = self._student(
+            batch.packed, batch.rows_T, batch.targets_T, HeadObjective(coefficients, extra, overlap)
+        )
         # FSDP averages over the ranks; the step's loss is a sum.
         (loss * self._world_size).backward()
         if extra is not None and student.forward_kl is not None:
@@ -142,9 +144,8 @@ class Accumulator:
             self._reference(nothing)
         if self._objective.selects_by_gap:
             self._own(nothing)
-        loss, _ = self._student(
-            nothing.packed, nothing.rows_T, nothing.targets_T, lambda part, logprobs: torch.zeros_like(logprobs)
-        )
+        objective = HeadObjective(lambda part, logprobs: torch.zeros_like(logprobs))
+        loss, _ = self._student(nothing.packed, nothing.rows_T, nothing.targets_T, objective)
         loss.backward()
 
     def _planned(self, batch: MicroBatch, trajectories: list[Trajectory], plan: StepPlan | None) -> dict[str, Tensor]:

@@ -12,6 +12,7 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,7 +24,8 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.checkpoint.stateful import Stateful
 
 from calopd.core.errors import CheckpointFailed
-from calopd.rundir.checkpoints import Record, prune, read_record, write_record
+from calopd.rundir.checkpoint_tensors import METADATA, load_tensors
+from calopd.rundir.checkpoints import RECORD, Record, digests_of, prune, read_record, write_manifest, write_record
 from calopd.rundir.files import atomic_folder, temporary_folder
 from calopd.rundir.layout import RunDir
 from calopd.tracking.trace import span
@@ -105,8 +107,13 @@ class Checkpointer:
         """In the background: wait until all ranks have written, then rank 0 renames the folder into place."""
         with span("checkpoint: write", step=record.step), closing:
             written.result()
+            # Each rank vouches for what it has written; the thread of DCP is done with this group.
+            own = digests_of(folder.glob(f"__{self._ranks.rank}_*"))
+            digests = self._ranks.gather(own, self._ranks.checkpoints)
             if self._ranks.rank == 0:
                 write_record(folder, record)
+                written_once = digests_of([folder / RECORD, folder / METADATA])
+                write_manifest(folder, dict(chain(written_once.items(), *(part.items() for part in digests))))
         if self._ranks.rank == 0:
             log.info("checkpoint of step %d is durable, after %.2f s", record.step, _since(start))
             prune(self._run_dir, self._keep)
@@ -141,8 +148,8 @@ def storage_error(error: BaseException) -> str | None:
 
 
 def load(checkpoint: Path, student: Student, optimizer: torch.optim.Optimizer) -> Record:
-    """Restore a checkpoint that was written by any number of ranks."""
-    dcp.load({"state": _State(student, optimizer)}, checkpoint_id=checkpoint)
+    """Restore a checkpoint that was written by any number of ranks and is verified."""
+    load_tensors({"state": _State(student, optimizer)}, checkpoint)
     return read_record(checkpoint)
 
 

@@ -1,20 +1,20 @@
 """A trainer without a model: real trajectories, objective, metrics and checkpoints, and the time of a GPU."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from calopd.config import Config
-from calopd.core.lm_head import ForwardKL, HeadScores
+from calopd.core.lm_head import HeadScores
 from calopd.core.method_inputs import StepFacts, StepPlan
 from calopd.core.types import Trajectory
 from calopd.models.packing import Packed
 from calopd.planning.emulation import Emulation
 from calopd.rundir.tensor_files import TensorSpec, TensorStream
 from services.learner.ranks import Ranks
-from services.learner.student import Student
+from services.learner.student import HeadObjective, Student
 from services.learner.trainer import Trainer
 
 ENTROPY = 0.3
@@ -34,16 +34,10 @@ class EmulatedStudent(Student):
         """Emulated seconds of the passes since the trainer last let them go by."""
 
     def forward(
-        self,
-        packed: Packed,
-        rows_T: Tensor,
-        targets_T: Tensor,
-        coefficients: Callable[[slice, Tensor], Tensor] | None = None,
-        forward_kl: ForwardKL | None = None,
-        top_k: int = 0,
+        self, packed: Packed, rows_T: Tensor, targets_T: Tensor, objective: HeadObjective | None = None
     ) -> tuple[Tensor, HeadScores]:
         """Add the time that the slowest rank needs: FSDP gathers each layer from all ranks."""
-        spend = self._emulation.learning if coefficients is not None else self._emulation.forward
+        spend = self._emulation.learning if objective is not None else self._emulation.forward
         ends = torch.tensor([len(own) for own in packed.rows]).cumsum(0)
         responses = torch.bincount(torch.bucketize(rows_T, ends, right=True), minlength=len(ends)).tolist()
         # One row is the dummy of a rank without trajectories.
@@ -51,16 +45,18 @@ class EmulatedStudent(Student):
         seconds = sum(spend(len(own) - response, response) for own, response in pairs)
         self.pending += max(self._ranks.gather(seconds))
         logprobs = torch.full(targets_T.shape, LOGPROB)
+        entropy = torch.full(targets_T.shape, ENTROPY)
+        if objective is None:
+            return torch.zeros(()), HeadScores(logprobs, entropy=entropy)
+        top_k = objective.top_k
         scores = HeadScores(
             logprobs,
             top_ids=torch.arange(top_k).expand(len(targets_T), top_k) if top_k else None,
             top_logprobs=torch.full((len(targets_T), top_k), LOGPROB) if top_k else None,
-            entropy=torch.full(targets_T.shape, ENTROPY),
-            forward_kl=torch.zeros(targets_T.shape) if forward_kl is not None else None,
+            entropy=entropy,
+            forward_kl=torch.zeros(targets_T.shape) if objective.forward_kl is not None else None,
         )
-        if coefficients is None:
-            return torch.zeros(()), scores
-        loss = (coefficients(slice(0, len(logprobs)), logprobs) * logprobs).sum()
+        loss = (objective.coefficients(slice(0, len(logprobs)), logprobs) * logprobs).sum()
         return loss * self.weight.sum(), scores
 
 
@@ -92,7 +88,7 @@ class EmulatedTrainer(Trainer):
         return self._emulation.phases or super().needs_whole_step
 
     def plan(self, facts: Sequence[StepFacts]) -> StepPlan | None:
-        return super().plan(facts) if super().needs_whole_step else None
+        return super().plan(facts) if self._config.method.method.plan is not None else None
 
     def policy_weights(self) -> TensorStream:
         """The one parameter, after the time that a real policy takes."""

@@ -7,22 +7,24 @@ for it. Each result is one file per version, so that a restart does not evaluate
 
 import json
 import logging
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from calopd.config import Config
+from calopd.core.errors import ResultsLost
 from calopd.core.phase import Phase
 from calopd.core.statistics import average, difference
-from calopd.core.types import EVALUATION, Ticket
+from calopd.core.types import EVALUATION, Ticket, Trajectory
 from calopd.data.problems import load_problems
 from calopd.rundir.files import write_json
 from calopd.rundir.layout import RunDir
 from calopd.rundir.policies import is_intact, published_sha256
 from calopd.tracking.prometheus_tracker import last_step
-from calopd.transport.queue import Queue
+from calopd.transport.queue import Arrival, Queue
 from services.learner import prometheus
-from services.learner.batching import REOPEN_AFTER
+from services.learner.batching import REOPEN_AFTER, of_tickets, restore_batch
 from services.learner.status import Status
 from services.learner.tickets import evaluation_batch, evaluation_tickets
 
@@ -34,6 +36,15 @@ def read_evaluation(run_dir: RunDir, version: int) -> dict[str, Any] | None:
     return json.loads(file.read_text()) if file.exists() else None
 
 
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A sample, as far as an evaluation keeps it."""
+
+    problem_id: str
+    correct: bool
+    tokens: int
+
+
 @dataclass(slots=True)
 class _Running:
     """An evaluation whose samples are still arriving."""
@@ -41,14 +52,16 @@ class _Running:
     tickets: list[Ticket]
     last: str = "0-0"
     """Stream entry of the last arrival."""
-    arrived: set[int] = field(default_factory=set)
-    correct: dict[str, list[bool]] = field(default_factory=dict)
-    """Problem id -> whether each of its samples is correct."""
-    lengths: list[int] = field(default_factory=list)
+    arrived: dict[int, _Judged | None] = field(default_factory=dict)
+    """Ticket index -> its sample; None for a dead letter."""
 
     @property
     def complete(self) -> bool:
         return len(self.arrived) == len(self.tickets)
+
+    @property
+    def judged(self) -> list[_Judged]:
+        return [sample for sample in self.arrived.values() if sample is not None]
 
 
 class Evaluations:
@@ -113,14 +126,33 @@ class Evaluations:
             if arrivals:
                 any_arrived = True
                 evaluation.last = arrivals[-1].entry
-                fresh = [a for a in arrivals if a.index not in evaluation.arrived]
-                evaluation.arrived.update(a.index for a in fresh)
-                for trajectory in self._queue.results(batch, [a.index for a in fresh if a.tokens]):
-                    evaluation.correct.setdefault(trajectory.ticket.problem_id, []).append(trajectory.correct)
-                    evaluation.lengths.append(len(trajectory.sample.response_ids))
+                self._take(batch, evaluation, arrivals)
             if evaluation.complete:
                 self._finish(version, evaluation)
         return any_arrived
+
+    def _take(self, batch: str, evaluation: _Running, arrivals: list[Arrival]) -> None:
+        """Read new samples; of several arrivals of a ticket, which was issued again, the last one counts."""
+        known = of_tickets(arrivals, {ticket.index for ticket in evaluation.tickets}, batch)
+        arrived, newest = evaluation.arrived, {arrival.index: arrival for arrival in known}
+        for arrival in newest.values():
+            if arrival.tokens < 0:
+                arrived.pop(arrival.index, None)
+            elif arrival.tokens == 0:
+                arrived.setdefault(arrival.index, None)
+        unread = [arrival.index for arrival in newest.values() if arrival.tokens > 0 and not arrived.get(arrival.index)]
+        for trajectory in self._read(batch, evaluation.tickets, unread):
+            ticket, tokens = trajectory.ticket, len(trajectory.sample.response_ids)
+            arrived[ticket.index] = _Judged(ticket.problem_id, trajectory.correct, tokens)
+
+    def _read(self, batch: str, tickets: list[Ticket], indices: list[int]) -> list[Trajectory]:
+        """The results of these tickets; tickets whose result is lost or damaged are issued again."""
+        try:
+            return self._queue.results(batch, indices)
+        except ResultsLost as error:
+            log.warning("%s. They are issued again", error)
+            self._queue.reissue(batch, [ticket for ticket in tickets if ticket.index in error.indices])
+            return self._read(batch, tickets, [index for index in indices if index not in error.indices])
 
     def finish(self) -> Iterator[None]:
         """Wait until all evaluations are complete, at the end of a run; yields at least once per second."""
@@ -131,12 +163,14 @@ class Evaluations:
             self._status.enter(Phase.EVALUATING, progress)
             empty_polls = 0 if self.collect(block_seconds=1.0) else empty_polls + 1
             if empty_polls and empty_polls % REOPEN_AFTER == 0 and version in self._running:
-                # Has no effect unless Redis restarted without its data.
-                self._queue.open_batch(evaluation_batch(version), evaluation.tickets)
+                evaluation.last = restore_batch(self._queue, evaluation_batch(version), evaluation.tickets)
             yield
 
     def _finish(self, version: int, evaluation: _Running) -> None:
-        by_problem = {problem: sum(flags) / len(flags) for problem, flags in sorted(evaluation.correct.items())}
+        judged, correct = evaluation.judged, defaultdict[str, list[bool]](list)
+        for sample in judged:
+            correct[sample.problem_id].append(sample.correct)
+        by_problem = {problem: sum(flags) / len(flags) for problem, flags in sorted(correct.items())}
         estimate = average({"heldout": list(by_problem.values())}) if by_problem else None
         result = {
             "policy_version": version,
@@ -144,8 +178,8 @@ class Evaluations:
             "interval_95": [estimate.low, estimate.high] if estimate else None,
             "problems": len(by_problem),
             "samples": self._config.evaluation.samples,
-            "missing": len(evaluation.tickets) - len(evaluation.lengths),
-            "response_length_mean": sum(evaluation.lengths) / max(1, len(evaluation.lengths)),
+            "missing": len(evaluation.tickets) - len(judged),
+            "response_length_mean": sum(sample.tokens for sample in judged) / max(1, len(judged)),
             "by_problem": by_problem,
         }
         write_json(self._run_dir.evaluation(version), result)

@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from calopd.config import Config
 from calopd.core.activity import Activities, Role, RoleSeconds, role_seconds
-from calopd.core.errors import TooFewTrajectories
+from calopd.core.errors import ResultsLost, StaleTrajectory, TooFewTrajectories
+from calopd.core.heartbeat import Heartbeat
 from calopd.core.method_inputs import StepFacts, StepPlan
 from calopd.core.phase import Phase
 from calopd.core.step_result import MeasuredStep, StepResult
@@ -23,8 +24,9 @@ from calopd.rundir.checkpoints import Record
 from calopd.rundir.run_id import ensure_run_id
 from calopd.tracking.trace import span
 from calopd.transport.queue import open_queue
-from services.learner.batching import Assignment
+from services.learner.batching import Assignment, PolicyWanted
 from services.learner.coordinator import Coordinator, Follower
+from services.learner.lead import show_lead
 from services.learner.ranks import Ranks
 from services.learner.tickets import step_batch, step_tickets
 from services.learner.trainer import Update
@@ -40,20 +42,25 @@ class _OpenStep:
     """A step whose tickets are issued."""
 
     tickets: list[Ticket]
-    assigned: Iterator[Assignment | None]
+    assigned: Iterator[Assignment | PolicyWanted | None]
     """Its micro-batches, on rank 0."""
 
 
 class TrainingLoop:
-    def __init__(self, config: Config, ranks: Ranks) -> None:
+    def __init__(self, config: Config, ranks: Ranks, heartbeat: Heartbeat | None = None) -> None:
         self._config, self._ranks = config, ranks
+        self._heartbeat = heartbeat or Heartbeat()
         self._problems = load_problems(config.data.train)
         self._trainer = build_trainer(config, ranks)
         coordinates = ranks.rank == 0
         run_id = ranks.broadcast(ensure_run_id(config.run_dir) if coordinates else None)
         self._queue = open_queue(config.queue.url, run_id)
-        self._coordinator = Coordinator(config, self._queue) if coordinates else Follower()
+        self._coordinator = Coordinator(config, self._queue, self._heartbeat) if coordinates else Follower()
+        if coordinates:
+            show_lead(self._queue)
         self._record = Record()
+        self._policies: dict[int, str] = {}
+        """Policy version -> digest of its weights."""
         self._first_version = 0
         """The policy version that this process started with."""
         self._open: dict[int, _OpenStep] = {}
@@ -65,6 +72,7 @@ class TrainingLoop:
     def run(self) -> None:
         """Train to the end, from the last checkpoint if there is one."""
         coordinator, trainer = self._coordinator, self._trainer
+        self._enter(Phase.STARTING)
         self._resume()
         self._publish(self._record.step)
         coordinator.evaluate(self._record.step)
@@ -73,41 +81,54 @@ class TrainingLoop:
             self._step(step)
         for _ in self._together(coordinator.finish_evaluations()):
             pass
-        coordinator.enter(Phase.CHECKPOINTING)
+        self._enter(Phase.CHECKPOINTING)
         self._collect_checkpoint(wait=True)
-        coordinator.enter(Phase.EXPORTING)
+        self._enter(Phase.EXPORTING)
         if not self._config.emulated:
             with span("export"):
                 coordinator.export(trainer.student, trainer.exported_weights())
         coordinator.finish(self._record)
-        coordinator.enter(Phase.DONE)
+        self._enter(Phase.DONE)
+        self._heartbeat.leave(self)
+
+    def _enter(self, phase: Phase, progress: str = "") -> None:
+        """Start a phase: each is a piece of work of this rank, which must end in time."""
+        self._heartbeat.enter(self, f"{phase} {progress}".rstrip())
+        self._coordinator.enter(phase, progress)
 
     def _resume(self) -> None:
         """Restore the last checkpoint."""
-        found = self._ranks.broadcast(self._coordinator.latest_checkpoint())
+        # The ranks wait for one file at a time: however large a checkpoint is, that ends in time.
+        *_, found = None, *self._together(self._coordinator.latest_checkpoint())
         if found is not None:
+            self._enter(Phase.STARTING, f"loading {found.name}")
             self._record = self._trainer.load(found)
             log.info("resumed after step %d from %s", self._record.step, found)
-        self._coordinator.resume(self._record.step, found)
+        self._coordinator.resume(self._record, found)
+        self._policies = {int(version): sha256 for version, sha256 in self._record.policies.items()}
         self._first_version = self._record.step
 
     def _publish(self, version: int) -> None:
         """Publish a policy and open the steps that may be sampled from it: from here on the rollouts work."""
         coordinator, run = self._coordinator, self._config.run
-        coordinator.enter(Phase.PUBLISHING)
-        with span("publish policy", version=version):
-            coordinator.publish(version, self._trainer.policy_weights())
+        self._enter(Phase.PUBLISHING)
+        self._write_policy(version)
         for step in range(version, min(version + run.max_staleness + 1, run.steps)):
             if step not in self._open:
                 tickets = step_tickets(self._config, self._problems, self._queue.run, step, self._first_version)
                 self._open[step] = _OpenStep(tickets, coordinator.open_step(step, tickets, self._ranks.size))
+
+    def _write_policy(self, version: int) -> None:
+        with span("publish policy", version=version):
+            sha256 = self._coordinator.publish(version, self._trainer.policy_weights())
+        self._policies[version] = self._ranks.broadcast(sha256)
 
     def _step(self, step: int) -> None:
         coordinator, trainer = self._coordinator, self._trainer
         tickets = self._open[step].tickets
         self._learn(step, tickets)
 
-        coordinator.enter(Phase.OPTIMIZER_STEP)
+        self._enter(Phase.OPTIMIZER_STEP)
         result = StepResult()
         for of_rank in self._ranks.gather(trainer.result):
             result.merge(of_rank)
@@ -122,7 +143,7 @@ class TrainingLoop:
         coordinator.report(self._finish_step(step, tickets, result, update))
         coordinator.evaluate(step + 1)
         if (step + 1) % self._config.learner.checkpoint_every == 0 or step + 1 == self._config.run.steps:
-            coordinator.enter(Phase.CHECKPOINTING)
+            self._enter(Phase.CHECKPOINTING)
             with span("checkpoint: copy", step=self._record.step):
                 self._collect_checkpoint(wait=True)
                 trainer.save(self._record)
@@ -135,17 +156,17 @@ class TrainingLoop:
 
     def _learn(self, step: int, tickets: list[Ticket]) -> None:
         """Forward and backward over this rank's share of the step, as it arrives."""
-        coordinator, trainer = self._coordinator, self._trainer
-        coordinator.enter(Phase.WAITING, f"0/{len(tickets)}")
+        trainer = self._trainer
+        self._enter(Phase.WAITING, f"0/{len(tickets)}")
         trainer.begin(step)
         micro_batches: Iterable[list[Trajectory]] = self._micro_batches(step)
         plan = None
         if trainer.needs_whole_step:
             plan, micro_batches = self._planned(step, micro_batches)
         for trajectories in micro_batches:
-            coordinator.enter(Phase.LEARNING, f"{len(trainer.result.used)}/{len(tickets)}")
+            self._enter(Phase.LEARNING, f"{len(trainer.result.used)}/{len(tickets)}")
             trainer.learn(trajectories, plan)
-            coordinator.enter(Phase.WAITING, f"{len(trainer.result.used)}/{len(tickets)}")
+            self._enter(Phase.WAITING, f"{len(trainer.result.used)}/{len(tickets)}")
 
     def _planned(
         self, step: int, micro_batches: Iterable[list[Trajectory]]
@@ -167,7 +188,7 @@ class TrainingLoop:
         for assignment in rounds:
             own = assignment[self._ranks.rank]
             lacking = [index for index in own if index not in held]
-            held |= dict(zip(lacking, self._queue.results(step_batch(step), lacking), strict=True))
+            held |= dict(zip(lacking, self._results(step, lacking), strict=True))
             yield [held.pop(index) for index in own]
 
     def _micro_batches(self, step: int) -> Iterator[list[Trajectory]]:
@@ -176,18 +197,38 @@ class TrainingLoop:
         for assignment in self._together(self._open[step].assigned):
             self._collect_checkpoint()
             if assignment is not None:
-                yield self._queue.results(step_batch(step), assignment[self._ranks.rank])
+                yield self._results(step, assignment[self._ranks.rank])
 
-    def _together(self, items: Iterator[T | None]) -> Iterator[T | None]:
+    def _results(self, step: int, indices: list[int]) -> list[Trajectory]:
+        """The trajectories of these tickets; none that was sampled from other weights than the tickets ask for."""
+        try:
+            found = self._queue.results(step_batch(step), indices)
+        except ResultsLost as error:
+            self._queue.withdraw_results(error.batch, error.indices)  # issued again when the learner is back
+            raise
+        for trajectory in found:
+            sample = trajectory.sample
+            if self._policies.get(sample.policy_version) != sample.policy_sha256:
+                raise StaleTrajectory(
+                    f"ticket {trajectory.ticket.id} was sampled by {trajectory.worker} from other weights than those "
+                    f"published as policy {sample.policy_version}: refused"
+                )
+        return found
+
+    def _together(self, items: Iterator[T | PolicyWanted | None]) -> Iterator[T | None]:
         """Rank 0's items on every rank. They come at least every second, so that no collective waits for long."""
         while True:
             start = time.monotonic()
+            self._heartbeat.enter(self, "waiting for the next item of rank 0")
             with span("wait"):
                 over, item = self._ranks.broadcast(_next(items))
             self._idle += time.monotonic() - start
             if over:
                 return
-            yield item
+            if isinstance(item, PolicyWanted):
+                self._write_policy(item.version)
+                continue
+            yield cast("T | None", item)
 
     def _finish_step(self, step: int, tickets: list[Ticket], result: StepResult, update: Update) -> MeasuredStep:
         """Stop the step's clock and add the step to the record that is saved with the checkpoint."""
@@ -197,6 +238,10 @@ class TrainingLoop:
         self._record.issued += len(tickets)
         self._record.used[step_batch(step)] = sorted(result.used)
         self._record.sampler = result.sampler or self._record.sampler
+        needed = range(step + 1 - self._config.run.max_staleness, step + 2)
+        self._record.policies = {
+            str(version): self._policies[version] for version in needed if version in self._policies
+        }
         self._record.seconds += seconds
         return MeasuredStep(
             result=result,

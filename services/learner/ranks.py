@@ -11,8 +11,9 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from calopd.config.sections import LearnerSection
 from calopd.config.sections.learner import ShardGroup
+from calopd.core.environment import RANK_STORE
 from calopd.core.errors import ConfigError
-from calopd.models.devices import choose_device
+from calopd.models.devices import choose_device, keep_to_loopback
 
 T = TypeVar("T")
 
@@ -23,8 +24,8 @@ class Ranks:
     def __init__(self, settings: LearnerSection) -> None:
         self.device = choose_device(settings.device)
         timeout = timedelta(minutes=settings.collective_minutes)
-        world = os.environ["WORLD_SIZE"]
-        shape = mesh_shape(int(world), int(os.environ.get("LOCAL_WORLD_SIZE", world)), settings.shard)
+        rank, world = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
+        shape = mesh_shape(world, int(os.environ.get("LOCAL_WORLD_SIZE", world)), settings.shard)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         # Gloo for tensors that are offloaded to the CPU. Only a flat mesh can bind a device: torch 2.13 creates the
@@ -32,6 +33,9 @@ class Ranks:
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo",
             timeout=timeout,
+            store=meeting_point(world),
+            rank=rank,
+            world_size=world,
             device_id=self.device if self.device.type == "cuda" and len(shape) == 1 else None,
         )
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
@@ -53,16 +57,30 @@ class Ranks:
         dist.broadcast_object_list(objects, src=0, group=self._control)
         return objects[0]  # type: ignore[return-value]
 
-    def gather(self, value: T) -> list[T]:
-        """Return the values of all ranks on every rank, in the order of ranks."""
+    def gather(self, value: T, group: dist.ProcessGroup | None = None) -> list[T]:
+        """Return the values of all ranks on every rank, in the order of ranks. Another thread needs its own group."""
         if self.size == 1:
             return [value]
         objects: list[T] = [value] * self.size
-        dist.all_gather_object(objects, value, group=self._control)
+        dist.all_gather_object(objects, value, group=group or self._control)
         return objects
 
     def close(self) -> None:
         dist.destroy_process_group()
+
+
+def meeting_point(world: int) -> dist.Store | None:
+    """Where the ranks find one another: nowhere, in a file, or, on several nodes, at torchrun's address (None)."""
+    file = os.environ.get(RANK_STORE.name)
+    if world > 1 and not file:
+        if os.environ.get("LOCAL_WORLD_SIZE") == str(world):
+            raise ConfigError(
+                "torchrun opens a port that others can run code through: start the ranks of one host with "
+                f"`python -m services.learner.launch --nproc-per-node {world} -m …`"
+            )
+        return None
+    keep_to_loopback()
+    return dist.FileStore(file, world) if file else dist.HashStore()
 
 
 def mesh_shape(ranks: int, ranks_per_node: int, group: ShardGroup) -> tuple[int, ...]:

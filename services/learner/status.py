@@ -5,9 +5,10 @@ import time
 from typing import Any
 
 import uvicorn
-from fastapi import FastAPI, Response
+from fastapi import FastAPI, HTTPException, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from calopd.core.heartbeat import Heartbeat
 from calopd.core.phase import Phase
 from calopd.tracking.metrics_page import metrics_of_run
 from calopd.transport import auth
@@ -17,8 +18,9 @@ from services.learner import prometheus
 class Status:
     """Written by the coordinator, read by the HTTP server."""
 
-    def __init__(self, run: str, steps: int) -> None:
+    def __init__(self, run: str, steps: int, heartbeat: Heartbeat | None = None) -> None:
         self.run, self.steps = run, steps
+        self.heartbeat = heartbeat or Heartbeat()
         self.step = 0
         self.checkpoint_step = 0
         """Step of the newest durable checkpoint; 0 if there is none."""
@@ -64,12 +66,14 @@ class Status:
         }
 
 
-def serve_status(status: Status, port: int) -> None:
-    """Serve the status from a background thread until the process ends."""
+def create_status_app(status: Status) -> FastAPI:
+    """The HTTP API of the learner."""
     app = FastAPI(title="calopd learner", docs_url=None, redoc_url=None)
 
     @app.get("/healthz")
     def healthz() -> dict[str, str]:
+        if (stalled := status.heartbeat.stalled) is not None:
+            raise HTTPException(503, stalled)
         return {"status": "alive"}
 
     @app.get("/status")
@@ -80,5 +84,11 @@ def serve_status(status: Status, port: int) -> None:
     def get_metrics() -> Response:
         return Response(metrics_of_run(status.run), media_type=CONTENT_TYPE_LATEST)
 
+    return app
+
+
+def serve_status(status: Status, port: int) -> None:
+    """Serve the status from a background thread until the process ends."""
+    app = create_status_app(status)
     server = uvicorn.Server(uvicorn.Config(app, host=auth.host(), port=port, log_config=None))
     threading.Thread(target=server.run, name="status", daemon=True).start()

@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,6 +26,16 @@ MAX_STORED = 4 * 2**30
 """Bytes of activations that a CPU stores at most instead of computing them twice."""
 
 
+@dataclass(frozen=True, slots=True)
+class HeadObjective:
+    """The computation of the LM head in a pass that learns."""
+
+    coefficients: Callable[[slice, Tensor], Tensor]
+    """The factor of each token's log-probability, from a chunk of tokens and their log-probabilities."""
+    forward_kl: ForwardKL | None = None
+    top_k: int = 0
+
+
 class Student(nn.Module):
     """A causal language model whose forward pass is the objective of a micro-batch."""
 
@@ -44,24 +55,24 @@ class Student(nn.Module):
             layer.gradient_checkpointing = tokens > self._stored_tokens
 
     def forward(
-        self,
-        packed: Packed,
-        rows_T: Tensor,
-        targets_T: Tensor,
-        coefficients: Callable[[slice, Tensor], Tensor] | None = None,
-        forward_kl: ForwardKL | None = None,
-        top_k: int = 0,
+        self, packed: Packed, rows_T: Tensor, targets_T: Tensor, objective: HeadObjective | None = None
     ) -> tuple[Tensor, HeadScores]:
-        """sum_t c_t log pi(targets_t), read at `rows_T` of the hidden states; without coefficients, only the scores."""
+        """sum_t c_t log pi(targets_t), read at `rows_T` of the hidden states; without an objective, only the scores."""
         self._choose_recomputation(packed.computed)
         hidden = self.lm.model(
             input_ids=packed.ids, position_ids=packed.positions, use_cache=False, packed=packed
         ).last_hidden_state[0]
         hidden, weight = hidden.index_select(0, rows_T), self.lm.lm_head.weight
-        if coefficients is None:
+        if objective is None:
             return hidden.new_zeros(()), score_targets(hidden, weight, targets_T, rows=self._chunk)
         return policy_objective(
-            hidden, weight, targets_T, coefficients, forward_kl=forward_kl, top_k=top_k, rows=self._chunk
+            hidden,
+            weight,
+            targets_T,
+            objective.coefficients,
+            forward_kl=objective.forward_kl,
+            top_k=objective.top_k,
+            rows=self._chunk,
         )
 
 

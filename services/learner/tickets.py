@@ -42,7 +42,7 @@ def step_tickets(config: Config, problems: list[Problem], run: str, step: int, o
                 problem_id=chosen[number].id,
                 sample=sample,
                 seed=seed_of(config.run.seed, batch, index),
-                policy_version=max(oldest, step - staleness),
+                policy_version=max(0 if deterministic else oldest, step - staleness),
                 sampling=config.rollout.sampling,
                 contexts=method.scored_contexts(measured=overlap),
                 score_options=_score_options(method, overlap),

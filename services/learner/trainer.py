@@ -105,7 +105,8 @@ class Trainer:
     @property
     def needs_whole_step(self) -> bool:
         """Whether the method must see all trajectories of a step before it learns from the first."""
-        return self._config.method.method.plan is not None
+        method = self._config.method.method
+        return method.plan is not None and not method.plans_each_alone
 
     def look(self, trajectories: list[Trajectory]) -> StepFacts | None:
         """The facts that a plan needs of one micro-batch; an empty one takes part in the collectives of other ranks."""
@@ -122,9 +123,14 @@ class Trainer:
         return make_plan(StepFacts.merge(facts), self._config.method.settings)
 
     def learn(self, trajectories: list[Trajectory], plan: StepPlan | None) -> None:
-        """Forward and backward over one micro-batch; an empty one takes part in the collectives of the other ranks."""
+        """Forward and backward over one micro-batch; an empty one takes part in the collectives of the other ranks.
+
+        `plan` is that of the whole step, if the method needs one.
+        """
         with self._timed("learn", trajectories):
             if trajectories:
+                if plan is None and self._config.method.method.plans_each_alone:
+                    plan = self.plan([self._accumulator.look(trajectories)])
                 self._accumulator.add(trajectories, plan, self._show_below)
             else:
                 self._accumulator.add_nothing()

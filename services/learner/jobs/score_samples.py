@@ -1,6 +1,6 @@
 """A job of `calopd doctor`: one forward and backward pass of the learner over sampled responses.
 
-Runs under torchrun, as the learner does, with all its ranks.
+Runs as the learner does, with all its ranks.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""A program of two ranks for torchrun: rank 1 finds an error of the user, rank 0 fails as a consequence."""
+"""A program of two ranks for the launcher: rank 1 finds an error of the user, rank 0 fails as a consequence."""
 
 import fcntl
 import os

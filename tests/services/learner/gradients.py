@@ -1,6 +1,6 @@
-"""torchrun script: the gradient of one step, computed by the real accumulator on these ranks, in several groupings.
+"""A program for the launcher: the gradient of one step, by the real accumulator on these ranks, in several groupings.
 
-python -m torch.distributed.run ... -m tests.services.learner.gradients MODEL OUT CASES (a JSON list of `Case` values)
+python -m services.learner.launch … -m tests.services.learner.gradients MODEL OUT CASES (a JSON list of `Case` values)
 """
 
 import json

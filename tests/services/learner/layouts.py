@@ -1,4 +1,4 @@
-"""torchrun script: gradients, policies and checkpoints of the same student in different layouts.
+"""A program for the launcher: gradients, policies and checkpoints of the same student in different layouts.
 
 python -m torch.distributed.run ... -m tests.services.learner.layouts MODEL FOLDER NODES
 

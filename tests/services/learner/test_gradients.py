@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from calopd.core.losses import LossAggMode
 from calopd.core.method_inputs import TokenBatch
+from calopd.doctor.model_jobs import LAUNCHER
 from tests.core.objectives import objective_of
 from tests.services.learner.gradients import Case, trajectories
 from tests.services.processes import ROOT
@@ -29,7 +30,7 @@ ORDERS = [Case("seq-mean-token-mean", 150, order) for order in (3, 4)]
 
 
 def run(model: Path, out: Path, ranks: int, cases: list[Case]) -> dict[str, dict[str, Any]]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    command = [sys.executable, "-m", LAUNCHER, f"--nproc-per-node={ranks}"]
     command += [
         "-m",
         "tests.services.learner.gradients",
@@ -91,6 +92,13 @@ def test_one_rank_and_one_micro_batch_equal_two_ranks_and_eight(tiny, one_rank, 
     for seen in (whole, parts, shuffled):
         assert difference(expected, seen["gradient"]) < 1e-5
         assert seen["loss"] == pytest.approx(loss, rel=1e-5)
+
+
+def test_three_ranks_whose_shards_are_uneven(tiny):
+    """No size of the model can be divided by 3, as with the ranks of the recipe for the 8B student."""
+    case = PARTS["seq-mean-token-mean"]
+    three = run(tiny.student, tiny.root / "three.pt", 3, [case])[case.name]
+    assert difference(reference(tiny, case.mode)[0], three["gradient"]) < 1e-5
 
 
 def test_the_order_of_arrival_changes_no_bit_where_the_run_is_deterministic(two_ranks):

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from calopd.core.errors import ConfigError
+from calopd.doctor.model_jobs import LAUNCHER
 from calopd.evaluation.checkpoint_export import export_checkpoint
 from calopd.rundir import checkpoints
 from calopd.rundir.layout import RunDir
@@ -56,7 +57,7 @@ print(os.environ["PYTORCH_ALLOC_CONF"])
 
 
 def run(model: Path, folder: Path, ranks: int, nodes: int) -> dict[str, Any]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    command = [sys.executable, "-m", LAUNCHER, f"--nproc-per-node={ranks}"]
     command += ["-m", "tests.services.learner.layouts", str(model), str(folder), str(nodes)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900)

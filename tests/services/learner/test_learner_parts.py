@@ -1,16 +1,28 @@
+import json
 import random
+from datetime import timedelta
+from pathlib import Path
 from typing import cast
 
 import hypothesis.strategies as st
 import pytest
+import torch
+import torch.distributed as dist
 from hypothesis import given
 
+from calopd.config.sections import LearnerSection
+from calopd.core.environment import RANK_STORE
 from calopd.core.errors import ConfigError
 from calopd.data.problems import load_all, load_problems, training_order
+from calopd.models.devices import LOOPBACK
 from calopd.transport.queue import Arrival, Queue
 from services.learner.batching import DynamicBatcher, assignments, balanced_round
 from services.learner.evaluations import gain_interval
+from services.learner.export import own_dtype
+from services.learner.ranks import Ranks
 from services.learner.schedule import learning_rate
+from tests.transport.batches import BATCH
+from tests.transport.test_redis_queue import ticket
 
 LENGTHS = st.lists(st.integers(0, 60), min_size=1, max_size=40)
 
@@ -119,8 +131,8 @@ class SlowQueue:
 def test_other_ranks_hear_of_every_poll(deterministic):
     """They wait for rank 0 in a collective, which ends after some minutes, however long the step takes."""
     queue, batcher = SlowQueue(20), DynamicBatcher(20, max_tokens=64, ranks=2, deterministic=deterministic)
-    polls_before = 0
-    for _ in assignments(cast(Queue, queue), "step-000000", [], batcher):
+    polls_before, tickets = 0, [ticket(index) for index in range(20)]
+    for _ in assignments(cast(Queue, queue), BATCH, tickets, batcher):
         assert queue.polls - polls_before <= 1
         polls_before = queue.polls
     assert queue.polls == 20
@@ -175,3 +187,24 @@ def test_gain_interval_is_of_paired_differences():
     low, high = gain_interval(before, after)
     assert (low + high) / 2 == pytest.approx(0.5, abs=0.01)
     assert high - low == pytest.approx(2 * 1.96 * 0.5 / 10, rel=0.1)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_the_exported_student_has_the_data_type_of_the_model(tiny, tmp_path, dtype):
+    values = json.loads((Path(tiny.student) / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**values, "dtype": str(dtype).removeprefix("torch.")}))
+    assert own_dtype(str(tmp_path)) == dtype
+
+
+def test_all_groups_of_ranks_give_up_after_the_minutes_of_the_settings(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", RANK_STORE.name):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in LOOPBACK.items():  # it is set for this process only
+        monkeypatch.setenv(name, value)
+    ranks = Ranks(LearnerSection(device="cpu", collective_minutes=7))
+    try:
+        groups = (dist.group.WORLD, ranks.mesh.get_group(0), ranks._control, ranks.checkpoints)
+        waits = {group._get_backend(ranks.device).options._timeout for group in groups}
+    finally:
+        ranks.close()
+    assert waits == {timedelta(minutes=7)}

@@ -1,21 +1,28 @@
 """The order of a step's side effects, on which crash safety depends."""
 
+import threading
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from fastapi.testclient import TestClient
 
 from calopd.config import load_config
-from calopd.core.errors import TooFewTrajectories
+from calopd.core.errors import StaleTrajectory, TooFewTrajectories
+from calopd.core.heartbeat import Heartbeat
 from calopd.core.phase import Phase
 from calopd.core.step_result import MeasuredStep, StepResult
 from calopd.core.types import Ticket
 from calopd.rundir.checkpoints import Record
 from calopd.rundir.tensor_files import TensorStream
 from services.learner import loop
+from services.learner.batching import PolicyWanted
 from services.learner.checkpoint import Durable
 from services.learner.coordinator import Follower
+from services.learner.status import Status, create_status_app
 from services.learner.trainer import Update
 
 TOML = """
@@ -49,6 +56,12 @@ class Ranks:
         return [value]
 
 
+class Result(int):
+    """A trajectory that is only counted."""
+
+    sample = SimpleNamespace(policy_version=0, policy_sha256="sha of 0")
+
+
 class Recorder(Follower):
     """A coordinator that writes down what it is asked for."""
 
@@ -72,6 +85,7 @@ class Recorder(Follower):
 
     def publish(self, version, weights):
         self.calls.append(f"publish {version}")
+        return f"sha of {version}"
 
     def evaluate(self, version):
         self.calls.append(f"evaluate {version}")
@@ -124,14 +138,15 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "run.toml").write_text(TOML.format(root=tmp_path))
     load_config(tmp_path / "run.toml", [f'run.dir="{tmp_path}"'], {}).run_dir.path.mkdir()
 
-    def start(arriving: list[int], *settings: str) -> Recorder:
+    def start(arriving: list[int], *settings: str, heartbeat: Heartbeat | None = None) -> Recorder:
         config = load_config(tmp_path / "run.toml", [f'run.dir="{tmp_path}"', *settings], {})
         recorder = Recorder([], arriving)
-        queue = SimpleNamespace(run="r", results=lambda batch, indices: indices, dead_letters=list)
+        queue = SimpleNamespace(run="r", results=lambda batch, indices: [Result(i) for i in indices], dead_letters=list)
         monkeypatch.setattr(loop, "open_queue", lambda url, run: queue)
-        monkeypatch.setattr(loop, "Coordinator", lambda config, queue: recorder)
+        monkeypatch.setattr(loop, "Coordinator", lambda config, queue, heartbeat: recorder)
+        monkeypatch.setattr(loop, "show_lead", lambda queue: None)
         monkeypatch.setattr(loop, "build_trainer", lambda config, ranks: CountingTrainer(recorder.calls))
-        training = loop.TrainingLoop(config, cast(loop.Ranks, Ranks()))
+        training = loop.TrainingLoop(config, cast(loop.Ranks, Ranks()), heartbeat)
         try:
             training.run()
         finally:
@@ -156,6 +171,74 @@ def test_a_policy_and_its_tickets_come_first_and_the_checkpoint_is_written_meanw
     assert not any(tickets[0].newer_policy for tickets in recorder.tickets)
 
 
+def test_a_policy_that_a_rollout_cannot_read_is_published_again_by_all_ranks(train, monkeypatch):
+    """It is not kept in memory: `learner.snapshot_every` is 1."""
+    rounds = Recorder.open_step
+
+    def asked(self: Recorder, step: int, tickets: list[Ticket], ranks: int) -> Any:
+        return chain([PolicyWanted(step)] if step == 1 else [], rounds(self, step, tickets, ranks))
+
+    monkeypatch.setattr(Recorder, "open_step", asked)
+    calls = train([0, 1, 2, 3]).calls
+    assert [call for call in calls if call.startswith(("publish", "opti"))] == [
+        "publish 0", "optimizer step", "publish 1", "publish 1", "optimizer step", "publish 2", "optimizer step",
+        "publish 3",
+    ]  # fmt: skip
+
+
+def test_a_phase_that_never_ends_is_noticed(train, monkeypatch):
+    """A collective, or a kernel, that does not come back."""
+    heartbeat, given_up = Heartbeat(0.05), threading.Event()
+    stalled: list[str] = []
+
+    def give_up(reason: str) -> None:
+        stalled.append(reason)
+        given_up.set()
+
+    def hang(self: CountingTrainer, trajectories: list[int], plan: Any) -> None:
+        heartbeat.watch(give_up)
+        assert given_up.wait(60)
+        status = TestClient(create_status_app(Status("run", 3, heartbeat)))
+        answer = status.get("/healthz")
+        assert (answer.status_code, "learning" in answer.text) == (503, True)
+        raise InterruptedError
+
+    monkeypatch.setattr(CountingTrainer, "learn", hang)
+    with pytest.raises(InterruptedError):
+        train([0, 1, 2, 3], heartbeat=heartbeat)
+    assert "s in: learning 0/4 (run.stall_seconds = 0.05)" in stalled[0]
+
+
+def test_verifying_a_large_checkpoint_file_by_file_is_no_hang(train, tmp_path, monkeypatch):
+    """It takes nine times the limit, and loading takes most of it again."""
+    now, stalled, checkpoint = 0.0, [], tmp_path / "000002"
+    heartbeat = Heartbeat(100.0, lambda: now)
+
+    def work() -> None:
+        nonlocal now
+        now += 90.0
+        stalled.append(heartbeat.stalled)
+
+    def search(self: Recorder) -> Iterator[Path | None]:
+        for _ in range(10):
+            work()
+            yield None
+        work()
+        yield checkpoint
+
+    def load(self: CountingTrainer, found: Path) -> Record:
+        assert found == checkpoint
+        work()
+        return Record(step=2, policies={"2": "sha of 2"})
+
+    monkeypatch.setattr(Recorder, "latest_checkpoint", search)
+    monkeypatch.setattr(CountingTrainer, "load", load, raising=False)
+    monkeypatch.setattr(Result, "sample", SimpleNamespace(policy_version=2, policy_sha256="sha of 2"))
+    recorder = train([0, 1, 2, 3], heartbeat=heartbeat)
+    assert stalled == [None] * 12
+    assert recorder.calls[0] == "publish 2"
+
+
 def test_with_staleness_a_step_is_open_while_the_one_before_it_is_trained(train):
     recorder = train([0, 1, 2, 3], "run.max_staleness=1")
     assert recorder.calls == [
@@ -175,10 +258,22 @@ def test_a_deterministic_run_fixes_the_older_policy_of_a_step(train):
     assert not any(ticket.newer_policy for tickets in recorder.tickets for ticket in tickets)
 
 
+def test_a_trajectory_of_other_weights_is_refused_before_it_is_learned_from(train, monkeypatch):
+    """The version is right, the weights are not: as after a resume with another learning rate."""
+    monkeypatch.setattr(Result, "sample", SimpleNamespace(policy_version=0, policy_sha256="other"))
+    monkeypatch.setattr(Result, "ticket", SimpleNamespace(id="r/step-000000/0"), raising=False)
+    monkeypatch.setattr(Result, "worker", "w", raising=False)
+    learned: list[int] = []
+    monkeypatch.setattr(CountingTrainer, "learn", lambda self, trajectories, plan: learned.extend(trajectories))
+    with pytest.raises(StaleTrajectory, match="sampled by w from other weights than those published as policy 0"):
+        train([0, 1, 2, 3])
+    assert learned == []
+
+
 def test_a_step_that_lacks_too_many_trajectories_ends_before_the_optimizer(train, monkeypatch):
     calls: list[str] = []
-    monkeypatch.setattr(Recorder, "publish", lambda self, version, weights: calls.append(f"publish {version}"))
+    monkeypatch.setattr(Recorder, "evaluate", lambda self, version: calls.append(f"evaluate {version}"))
     monkeypatch.setattr(CountingTrainer, "optimizer_step", lambda self, sums: calls.append("optimizer step"))
     with pytest.raises(TooFewTrajectories, match="step 1 lacks 3 of 4"):
         train([0])
-    assert calls == ["publish 0"]
+    assert calls == ["evaluate 0"]

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from calopd.config.sections import LearnerSection, MethodSection
-from calopd.core.method_inputs import StepInfo, TokenBatch
+from calopd.core.method_inputs import StepInfo, StepPlan, TokenBatch
+from calopd.core.methods import METHODS
 from calopd.core.methods.base import ForwardKLOptions
 from calopd.core.types import TopK, Trajectory
 from services.learner.accumulator import Accumulator
@@ -18,21 +19,34 @@ from services.learner.student import Student, load_student
 from tests.services.learner.gradients import trajectories
 
 CPU = torch.device("cpu")
+RECORDED = {"recorded_run": "a run"}
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "opd": ("student", {"name": "opd"}, {}),
     "cal_opd": ("student", {}, {"recompute_activations": True}),
     "forward KL": ("student", {"name": "eopd", "entropy_threshold": 1.0, "forward_kl_top_k": 4}, {}),
     "reference and adapters": ("student", {"name": "exopd"}, {"lora_rank": 4, "recompute_activations": True}),
+    "privileged context": ("student", {"name": "privileged_opd"}, {}),
+    "scaled by a recorded ratio": ("student", {"name": "advantage_sync", **RECORDED}, {}),
+    "random tokens of a plan": ("student", {"name": "token_sync", **RECORDED}, {}),
+    "tokens of small deviation": ("student", {"name": "tsd_filter", "deviation_threshold": 2.0}, {}),
+    "one value per response": ("student", {"name": "uni_opd"}, {}),
+    "one shift per response": ("student", {"name": "uni_opd", "margin_mode": "shift"}, {}),
+    "a constant": ("student", {"name": "fixed_negative"}, {}),
+    "random signs of a plan": ("student", {"name": "random_sign"}, {}),
     "own pass for the selection": ("student", {"selection": "top-gap", "selection_ratio": 0.5}, {}),
     "untied": ("untied", {}, {}),
 }
+STEP = StepInfo(recorded_ratio=0.4)
 
 
 def scored() -> list[Trajectory]:
-    """Some trajectories with the teacher's entropy and top-k."""
+    """Some trajectories with the teacher's entropy and top-k, under c0, two probes and a context with the solution.
+
+    Two problems, right and wrong responses to each.
+    """
     draw = np.random.default_rng(1)
     out = []
-    for trajectory in trajectories()[:10]:
+    for index, trajectory in enumerate(trajectories()[:10]):
         count = len(trajectory.sample.response_ids)
         top = TopK(
             np.stack([draw.choice(390, 4, replace=False).astype(np.int32) for _ in range(count)]),
@@ -40,7 +54,14 @@ def scored() -> list[Trajectory]:
         )
         entropy = draw.uniform(0, 2, count).astype(np.float32)
         assert trajectory.scores is not None
-        out.append(replace(trajectory, scores=replace(trajectory.scores, top_k=top, entropy=entropy)))
+        names, logprobs = trajectory.scores.names, trajectory.scores.logprobs
+        solved = -np.abs(draw.normal(3, 3, (1, count))).astype(np.float32)
+        scores = replace(
+            trajectory.scores, names=(*names, "sol+"), logprobs=np.concatenate((logprobs, solved)), top_k=top,
+            entropy=entropy,
+        )  # fmt: skip
+        ticket = replace(trajectory.ticket, problem_id=f"p{index % 2}")
+        out.append(replace(trajectory, ticket=ticket, scores=scores, correct=index % 5 < 2))
     return out
 
 
@@ -51,17 +72,20 @@ def alone(lm: Any, trajectory: Trajectory) -> Tensor:
     return logits.log_softmax(-1)[len(trajectory.prompt_ids) - 1 : -1]
 
 
-def plain_loss(student: Student, section: MethodSection, seen: list[Trajectory]) -> Tensor:
+def plain_loss(student: Student, section: MethodSection, seen: list[Trajectory], plan: StepPlan | None) -> Tensor:
     """The summed loss, before the denominator of the step. The student does not read packed sequences from here on."""
     student.lm.set_attn_implementation("sdpa")
     full = torch.cat([alone(student.lm, trajectory) for trajectory in seen])
     targets = torch.cat([torch.from_numpy(t.sample.response_ids).long() for t in seen])
     own = full.gather(1, targets[:, None]).squeeze(1)
-    teacher, *probes = torch.cat([torch.from_numpy(t.scores.logprobs) for t in seen], 1)
-    tokens = TokenBatch(own.detach(), teacher, torch.stack(probes), own.detach())
+    by_context = torch.cat([torch.from_numpy(t.scores.logprobs) for t in seen], 1)
+    base, *probes, solved = by_context
+    teacher = solved if section.method.privileged else base
     lengths = torch.tensor([len(t.sample.response_ids) for t in seen])
+    planned, kept = planned_values(seen, plan)
+    tokens = TokenBatch(own.detach(), teacher, torch.stack(probes), own.detach(), planned, STEP)
     objective = section.objective
-    mask = objective.mask(tokens, lengths, [""] * len(seen))
+    mask = objective.mask(tokens, lengths, [""] * len(seen)) & kept
     weights = objective.weights(lengths, mask)
     loss = (objective.coefficients(tokens, weights) * own).sum()
     if section.method.forward_kl is None:
@@ -73,6 +97,20 @@ def plain_loss(student: Student, section: MethodSection, seen: list[Trajectory])
     assert 0 < opened.sum() < len(opened)
     divergence = (q * (q.log() - full.gather(1, ids))).sum(1)
     return loss + (options.weight * weights * opened * divergence).sum()
+
+
+def planned_values(seen: list[Trajectory], plan: StepPlan | None) -> tuple[dict[str, Tensor], Tensor]:
+    """The plan's values of all tokens, and which tokens belong to a trajectory that it keeps."""
+    values: dict[str, list[Tensor]] = {}
+    kept = []
+    names = {name for given in (plan or {}).values() for name in given or {}}
+    for trajectory in seen:
+        given = {} if plan is None else plan[trajectory.ticket.index]
+        empty = torch.zeros(len(trajectory.sample.response_ids))
+        kept.append(torch.full(empty.shape, given is not None))
+        for name in names:
+            values.setdefault(name, []).append(empty + (given or {}).get(name, 0.0))
+    return {name: torch.cat(parts) for name, parts in values.items()}, torch.cat(kept)
 
 
 def gradients(student: Student) -> dict[str, Tensor]:
@@ -103,17 +141,20 @@ def test_loss_and_gradients_equal_those_of_sequences_alone(tiny, case):
     accumulator = Accumulator(
         student,
         section,
-        StepInfo(),
+        STEP,
         CPU,
         world_size=1,
         reference=reference if section.method.uses_reference else None,
     )
-    accumulator.add(seen[:6])
+    plan = None
+    if section.method.plan is not None:
+        plan = section.method.plan(accumulator.look(seen), section.objective.settings)
+    accumulator.add(seen[:6], plan)
     accumulator.add_nothing()
-    accumulator.add(seen[6:])
+    accumulator.add(seen[6:], plan)
     packed = gradients(student)
     # Selections and weights are per sequence, so that the two parts add up to the whole.
-    loss = plain_loss(student, section, seen)
+    loss = plain_loss(student, section, seen, plan)
     loss.backward()
     plain = gradients(student)
     assert accumulator.result.sums.get("loss") == pytest.approx(loss.item(), rel=1e-5)
@@ -122,6 +163,21 @@ def test_loss_and_gradients_equal_those_of_sequences_alone(tiny, case):
     norm = torch.stack([g.norm() for g in plain.values()]).norm()
     assert norm > 0
     assert max((packed[name] - plain[name]).norm() for name in packed) < 1e-5 * norm
+
+
+def test_every_method_has_a_case():
+    assert {MethodSection(**method).name for _, method, _ in CASES.values()} == set(METHODS)
+
+
+def test_the_plan_of_the_cases_drops_moves_and_keeps(tiny):
+    """Otherwise the cases would prove nothing about what a plan does."""
+    section = MethodSection(name="uni_opd")
+    looked = Accumulator(loaded(str(tiny.student)), section, STEP, CPU, world_size=1).look(scored())
+    plan = METHODS["uni_opd"].plan(looked, section.objective.settings)
+    kept = [values for values in plan.values() if values is not None]
+    assert 0 < len(kept) < len(plan)
+    assert any(values["shift"] > 0 for values in kept)
+    assert any(values["shift"] < 0 for values in kept)
 
 
 @pytest.mark.parametrize("limit", [2**30, 1])

@@ -1,14 +1,13 @@
 """What a rank and its launcher make of the loss of another rank."""
 
 import signal
-import time
 
 import pytest
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from calopd.local.entry_point import CONFIG_ERROR_EXIT
-from services.learner import torchrun
+from services.learner import node_launcher
 from services.learner.peer_loss import PEER_LOST_EXIT, exit_if_peer_lost, is_peer_loss
+from services.learner.rank_exits import exit_code
 
 GLOO = "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:29131"
 NCCL = "NCCL error in: ProcessGroupNCCL.cpp:2251, remote process exited or there was a network error, ncclRemoteError"
@@ -37,15 +36,6 @@ def test_other_errors_rise(error: Exception) -> None:
         raise error
 
 
-def failed(*exit_codes: int) -> ChildFailedError:
-    failures = {}
-    for rank, code in enumerate(exit_codes):
-        failure = ProcessFailure(local_rank=rank, pid=rank, exitcode=code, error_file="<none>")
-        failure.timestamp = int(time.time()) + rank
-        failures[rank] = failure
-    return ChildFailedError("learner", failures)
-
-
 @pytest.mark.parametrize(
     ("ranks", "expected"),
     [
@@ -57,17 +47,17 @@ def failed(*exit_codes: int) -> ChildFailedError:
     ],
 )
 def test_the_launcher_tells_causes_from_consequences(ranks: tuple[int, ...], expected: int) -> None:
-    assert torchrun._exit_code(failed(*ranks)) == expected
+    assert exit_code(enumerate(ranks)) == expected
 
 
 def test_the_launcher_gives_up_after_some_attempts_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[list[str]] = []
-    monkeypatch.setattr(torchrun.os, "execv", lambda program, words: started.append(words))
-    monkeypatch.setattr(torchrun.time, "sleep", lambda seconds: None)
-    monkeypatch.setenv(torchrun.REJOINED, "0")
-    for _ in range(torchrun.MAX_REJOINS + 2):
-        torchrun._rejoin(30)
-    assert len(started) == torchrun.MAX_REJOINS
-    torchrun._rejoin(torchrun.LONG_SECONDS + 1)
-    assert len(started) == torchrun.MAX_REJOINS + 1
-    assert started[0][1:3] == ["-m", "services.learner.torchrun"]
+    monkeypatch.setattr(node_launcher.os, "execv", lambda program, words: started.append(words))
+    monkeypatch.setattr(node_launcher.time, "sleep", lambda seconds: None)
+    monkeypatch.setenv(node_launcher.REJOINED, "0")
+    for _ in range(node_launcher.MAX_REJOINS + 2):
+        node_launcher._rejoin(30)
+    assert len(started) == node_launcher.MAX_REJOINS
+    node_launcher._rejoin(node_launcher.LONG_SECONDS + 1)
+    assert len(started) == node_launcher.MAX_REJOINS + 1
+    assert started[0][1:3] == ["-m", "services.learner.launch"]

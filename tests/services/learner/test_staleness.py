@@ -81,7 +81,8 @@ def test_a_fresh_trajectory_beside_a_stale_one_has_no_ratio(student, seen):
 
 @pytest.mark.parametrize(("version", "allowed"), [(STEP - 1, 0), (STEP + 1, 0), (STEP - 3, 2), (STEP + 1, 2)])
 def test_a_trajectory_of_another_policy_is_refused(student, seen, version, allowed):
-    with pytest.raises(StaleTrajectory, match=rf"sampled from policy {version}.*run.max_staleness = {allowed}"):
+    said = rf"sampled from policy {version}.*step {STEP + 1} learns from .* to {STEP} \(run.max_staleness = {allowed}"
+    with pytest.raises(StaleTrajectory, match=said):
         learnt(student, [seen[0], aged(seen[1], 1.0, version)], max_staleness=allowed)
 
 
