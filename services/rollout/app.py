@@ -2,11 +2,12 @@
 
 import asyncio
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from fastapi import Depends, FastAPI, HTTPException, Response
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.security import HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import Field
 
@@ -14,22 +15,16 @@ from calopd.config.sections import MethodSection
 from calopd.config.sections.sampling import SamplingKeys
 from calopd.core.calibration import calibrated_advantage, retained_ratio, tsd_region, zero_ratio
 from calopd.core.contexts import BASE, probe_names
-from calopd.core.errors import CalopdError, QueueUnavailable
+from calopd.core.errors import CalopdError, EngineFailed, QueueUnavailable
 from calopd.core.methods import ProbeSettings
 from calopd.core.types import Problem, Sample, Scores
 from calopd.data.answers import is_correct
 from calopd.tracking.metrics_page import metrics_of_run
-from calopd.transport import auth
 from services.rollout.engines.sampling_engine import SampleRequest
+from services.rollout.http_guard import HttpGuard, until_disconnected
+from services.rollout.refused_body import refuse_body
+from services.rollout.sampler import WrongPolicy
 from services.rollout.worker import Worker
-
-_bearer = HTTPBearer(auto_error=False)
-
-
-def check_token(given: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]) -> None:
-    """Refuse a call without the token, if one is set."""
-    if auth.token() and not auth.is_valid(given.credentials if given else "", auth.token()):
-        raise HTTPException(401, "no or wrong token: send `Authorization: Bearer <CALOPD_TOKEN>`")
 
 
 class GenerateRequest(SamplingKeys):
@@ -47,16 +42,22 @@ def create_app(worker: Worker, method: MethodSection, max_tokens: int, run: str)
     settings = method.settings
     relaxation = (settings if isinstance(settings, ProbeSettings) else ProbeSettings()).relaxation
     app = FastAPI(title="calopd rollout", docs_url=None, redoc_url=None)
+    app.add_exception_handler(RequestValidationError, refuse_body)
+    app.add_middleware(HttpGuard, max_in_flight=worker.max_in_flight)
 
     @app.get("/healthz")
     def healthz() -> dict[str, str]:
         if worker.sampler.failed:
             raise HTTPException(503, "the sampling engine has failed")
+        if (stalled := worker.sampler.heartbeat.stalled) is not None:
+            raise HTTPException(503, stalled)
         return {"status": "alive"}
 
     @app.get("/readyz")
     async def readyz() -> dict[str, str]:
         healthz()
+        if worker.policy.unreadable is not None:
+            raise HTTPException(503, f"no policy can be loaded: {worker.policy.unreadable}")
         try:
             await asyncio.to_thread(worker.queue.ping)
         except QueueUnavailable as error:
@@ -71,13 +72,23 @@ def create_app(worker: Worker, method: MethodSection, max_tokens: int, run: str)
     def policy() -> dict[str, Any]:
         return {"version": worker.sampler.policy_version, "sampler": worker.sampler.name}
 
-    @app.post("/v1/generate", dependencies=[Depends(check_token)])
-    async def generate(request: GenerateRequest) -> dict[str, Any]:
+    # The token is checked by HttpGuard; the dependency documents it in the OpenAPI schema.
+    @app.post("/v1/generate", dependencies=[Depends(HTTPBearer(auto_error=False))])
+    async def generate(request: GenerateRequest, connection: Request) -> dict[str, Any]:
+        return await until_disconnected(answer_to(request), connection)
+
+    async def answer_to(request: GenerateRequest) -> dict[str, Any]:
         problem = Problem("adhoc", request.problem, request.answer or "", request.solution)
         sampling = replace(request.sampling, max_tokens=min(request.max_tokens, max_tokens))
         try:
             ids = worker.prompts.ids(problem)
-            sample = await asyncio.wrap_future(worker.sampler.sample(SampleRequest(ids, sampling, request.seed)))
+            async with worker.turns.together():  # not beside a ticket that may crash the engine
+                sampled = worker.sampler.sample(SampleRequest(ids, sampling, request.seed))
+                try:
+                    sample = await asyncio.wrap_future(sampled)
+                except asyncio.CancelledError:
+                    worker.sampler.abort(sampled)
+                    raise
             text = worker.prompts.decode(sample.response_ids)
             answer: dict[str, Any] = {
                 "text": text,
@@ -94,6 +105,8 @@ def create_app(worker: Worker, method: MethodSection, max_tokens: int, run: str)
                 prompts = {name: worker.prompts.ids(problem, name) for name in names}
                 scores = await worker.teacher.score("adhoc", sample.response_ids, prompts)
                 answer["calibration"] = calibration(sample, scores, relaxation)
+        except (EngineFailed, WrongPolicy) as error:  # another replica may do it, or this one later
+            raise HTTPException(503, str(error)) from None
         except CalopdError as error:
             raise HTTPException(422, str(error)) from None
         return answer

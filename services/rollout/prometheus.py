@@ -16,6 +16,9 @@ policy_seconds = Histogram("calopd_rollout_policy_load_seconds", "Seconds to ver
 policy_requests = Counter(
     "calopd_rollout_policy_requests", "Policies that the learner was asked for again: missing or damaged"
 )
+cut_solutions = Counter(
+    "calopd_rollout_cut_solutions", "Contexts whose solution lost its beginning, to fit data.max_context_tokens"
+)
 failures = Counter("calopd_rollout_failures", "Failed attempts at a ticket; each is retried", ["reason"])
 sample_seconds = Histogram(
     "calopd_rollout_sample_seconds", "Seconds from the claim of a ticket to the end of its response", buckets=_SECONDS

@@ -1,10 +1,13 @@
 """python -m services.teacher_scorer --config CONFIG"""
 
 from calopd.local.entry_point import guarded, service_main
+from calopd.models.devices import let_blocks_grow
 
 
 def main() -> None:
     config = service_main("teacher_scorer", __doc__)
+    if config.teacher.engine == "torch":
+        let_blocks_grow()
 
     import asyncio
 

@@ -74,13 +74,19 @@ class FairQueue:
             if not client.requests:
                 del self._clients[request.client]
 
-    def take(self, budget: int) -> list[tuple[Request, int]]:
-        """The next batch: sequences (request, index) of at most `budget` tokens; a single sequence may exceed it."""
+    def take(self, budget: int, *, separately: bool = False) -> list[tuple[Request, int]]:
+        """The next batch: sequences (request, index) of at most `budget` tokens; a single sequence may exceed it.
+
+        With `separately`, all of one request, however many batches it takes: their composition depends on it alone.
+        """
         batch: list[tuple[Request, int]] = []
         room = budget
         while self._clients:
-            client = min(self._clients.values(), key=lambda c: c.served)
-            request = min(client.requests, key=lambda r: r.turn)
+            if not (separately and batch):
+                client = min(self._clients.values(), key=lambda c: c.served)
+                request = min(client.requests, key=lambda r: r.turn)
+            elif request.taken == len(request.sequences):
+                break
             tokens = request.sequences[request.taken].tokens
             if batch and tokens > room:
                 break

@@ -8,6 +8,7 @@ from collections import defaultdict
 
 from calopd.core.activity import ActivityClock
 from calopd.core.errors import EngineFailed, Overloaded
+from calopd.core.heartbeat import Heartbeat
 from calopd.tracking.trace import span
 from services.teacher_scorer import prometheus
 from services.teacher_scorer.engines.scoring_engine import ScoringEngine, SequenceToScore
@@ -21,8 +22,20 @@ Batch = list[tuple[Request, int]]
 class Scheduler:
     """Owns the engine: nothing else calls the engine once the scheduler has started."""
 
-    def __init__(self, engine: ScoringEngine, *, batch_tokens: int, max_waiting: int, process: str = "") -> None:
+    def __init__(
+        self,
+        engine: ScoringEngine,
+        *,
+        batch_tokens: int,
+        max_waiting: int,
+        separately: bool = False,
+        process: str = "",
+        heartbeat: Heartbeat | None = None,
+    ) -> None:
+        """With `separately`, no batch holds sequences of two requests: scores do not depend on what else is asked."""
         self._engine = engine
+        self._separately = separately
+        self.heartbeat = heartbeat or Heartbeat()
         self.clock = ActivityClock(process)
         self._batch_tokens = batch_tokens
         self._max_waiting = max_waiting
@@ -68,7 +81,7 @@ class Scheduler:
     def _next_batch(self) -> Batch:
         with self._changed, span("wait"):
             self._changed.wait_for(lambda: self._stopped or len(self._queue))
-            return [] if self._stopped else self._queue.take(self._batch_tokens)
+            return [] if self._stopped else self._queue.take(self._batch_tokens, separately=self._separately)
 
     def _run(self) -> None:
         while batch := self._next_batch():
@@ -102,7 +115,8 @@ class Scheduler:
 
     def _score(self, batch: Batch) -> None:
         start = time.monotonic()
-        with self.clock.computing(), span("score batch", sequences=len(batch), tokens=tokens_of(batch)):
+        under_way = self.heartbeat.work(f"a batch of {len(batch)} sequences in the scoring engine")
+        with self.clock.computing(), under_way, span("score batch", sequences=len(batch), tokens=tokens_of(batch)):
             passed = self._engine.score([request.sequences[index] for request, index in batch])
         seconds = time.monotonic() - start
         total = tokens_of(batch)

@@ -4,23 +4,26 @@ import asyncio
 import logging
 import signal
 import socket
+from collections.abc import Callable
 
 import grpc
-import numpy as np
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import start_http_server
 
 from calopd.config import Config
 from calopd.core.errors import UnhealthyTeacher
+from calopd.core.heartbeat import Heartbeat
+from calopd.local.entry_point import tell_progress
+from calopd.local.stalled_process import exit_when_stalled
 from calopd.models.devices import set_threads
-from calopd.models.tokenizers import load_tokenizer, vocabulary
+from calopd.models.tokenizers import canary_ids, load_tokenizer, vocabulary
 from calopd.planning.emulation import Emulation
 from calopd.tracking.trace import start_trace
 from calopd.transport import auth
 from calopd.transport.v1 import teacher_scorer_pb2
 from calopd.transport.v1.teacher_scorer_pb2_grpc import add_TeacherScorerServicer_to_server
-from services.teacher_scorer.canary import TEXT, Canary
+from services.teacher_scorer.canary import Canary
 from services.teacher_scorer.engines import build_engine
 from services.teacher_scorer.scheduler import Scheduler
 from services.teacher_scorer.servicer import Limits, Servicer, TokenInterceptor
@@ -48,9 +51,12 @@ async def serve(config: Config) -> None:
     teacher = config.teacher
     set_threads(teacher.threads)
     tokenizer = load_tokenizer(teacher.path)
-    engine = build_engine(teacher, Emulation.of(config))
-    ids = np.asarray(tokenizer.encode(TEXT, add_special_tokens=False), dtype=np.int32)
-    canary = Canary(engine, ids)
+    engine = build_engine(teacher, Emulation.of(config), deterministic=config.run.deterministic)
+    heartbeat = Heartbeat(config.run.stall_seconds)
+    refusing: list[Callable[[str], object]] = []
+    exit_when_stalled(heartbeat, lambda reason: [refuse(reason) for refuse in refusing])
+    with heartbeat.work("the plain forward pass of the canary"):
+        canary = Canary(engine, canary_ids(tokenizer))
     name = f"{socket.gethostname()}-{teacher.port}"
     if config.run.trace:
         start_trace(config.run_dir, f"teacher-{name}")
@@ -58,7 +64,9 @@ async def serve(config: Config) -> None:
         engine,
         batch_tokens=teacher.batch_tokens,
         max_waiting=teacher.max_waiting,
+        separately=config.run.deterministic,
         process=name,
+        heartbeat=heartbeat,
     )
     await canary.check(scheduler)
 
@@ -86,12 +94,14 @@ async def serve(config: Config) -> None:
         for name in ("", SERVICE):
             await probes.set(name, status.NOT_SERVING if error else status.SERVING)
 
+    refusing.append(lambda reason: asyncio.run_coroutine_threadsafe(report(UnhealthyTeacher(reason)), loop))
     await server.start()
     watch = asyncio.create_task(canary.watch(scheduler, teacher.canary_seconds, report))
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     log.info("serving %s on port %d", teacher.path, teacher.port)
+    tell_progress()
     stopped = asyncio.create_task(stop.wait())
     await asyncio.wait((stopped, watch), return_when=asyncio.FIRST_COMPLETED)
     if not stopped.done():

@@ -9,13 +9,24 @@ from typing import Any
 
 import grpc
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from calopd.core.contexts import BASE, CONTEXTS
-from calopd.core.errors import CalopdError, Draining, EngineFailed, InvalidRequest, Overloaded, UnhealthyTeacher
+from calopd.core.errors import (
+    CalopdError,
+    Draining,
+    EngineFailed,
+    InvalidRequest,
+    Overloaded,
+    ScoresRefused,
+    UnhealthyTeacher,
+)
 from calopd.core.score_checks import check_scores
 from calopd.core.types import LOGPROBS_ONLY, Scores
+from calopd.models.devices import dtype_name
 from calopd.models.tokenizers import fingerprint
 from calopd.transport import auth, convert
+from calopd.transport.teacher_pin import is_canary
 from calopd.transport.v1 import teacher_scorer_pb2 as pb
 from calopd.transport.v1.teacher_scorer_pb2_grpc import TeacherScorerServicer
 from services.teacher_scorer import prometheus
@@ -29,6 +40,7 @@ STATUS: dict[type[CalopdError], grpc.StatusCode] = {
     InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
     Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
     EngineFailed: grpc.StatusCode.INTERNAL,
+    ScoresRefused: grpc.StatusCode.DATA_LOSS,
     UnhealthyTeacher: grpc.StatusCode.UNAVAILABLE,
     Draining: grpc.StatusCode.UNAVAILABLE,
 }
@@ -70,6 +82,7 @@ class Servicer(TeacherScorerServicer):
             max_tokens=self._limits.max_tokens,
             max_contexts=self._limits.max_contexts,
             max_top_k=self._limits.max_top_k,
+            dtype=dtype_name(self._engine.dtype),
             vocabulary=tuple(self._vocabulary) if request.with_vocabulary else (),
         )
         return convert.description_to_message(description)
@@ -85,7 +98,10 @@ class Servicer(TeacherScorerServicer):
     async def ScoreStream(
         self, requests: AsyncIterator[pb.ScoreRequest], context: Any
     ) -> AsyncIterator[pb.ScoreResponse]:
-        """Score up to STREAM_IN_FLIGHT requests at once; send each answer when it is complete."""
+        """Score up to STREAM_IN_FLIGHT requests at once; send each answer when it is complete.
+
+        Bytes that are no request end the stream, after the answers to those before them.
+        """
         answers: asyncio.Queue[pb.ScoreResponse | None] = asyncio.Queue()
         slots = asyncio.Semaphore(STREAM_IN_FLIGHT)
 
@@ -95,17 +111,25 @@ class Servicer(TeacherScorerServicer):
             finally:
                 slots.release()
 
-        async def read() -> None:
+        async def read() -> str:
             async with asyncio.TaskGroup() as tasks:
-                async for request in requests:
-                    await slots.acquire()
-                    tasks.create_task(answer(request))
-            await answers.put(None)
+                try:
+                    async for request in requests:
+                        await slots.acquire()
+                        tasks.create_task(answer(request))
+                except DecodeError as error:
+                    return f"a request of the stream cannot be read: {error}"
+            return ""
 
         reader = asyncio.create_task(read())
+        # Also if it ends with an error, which `result` then raises: nobody may wait for answers that never come.
+        reader.add_done_callback(lambda done: answers.put_nowait(None))
         try:
             while (response := await answers.get()) is not None:
                 yield response
+            if malformed := reader.result():
+                prometheus.refused.labels(DecodeError.__name__).inc()
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, malformed)
         finally:
             reader.cancel()
 
@@ -114,8 +138,11 @@ class Servicer(TeacherScorerServicer):
             return await self._score(request, client)
         except CalopdError as error:
             prometheus.refused.labels(type(error).__name__).inc()
-            code = STATUS[type(error)].value[0]
-            return pb.ScoreResponse(trajectory_id=request.trajectory_id, error=str(error), error_code=code)
+            return _error(request, STATUS[type(error)], str(error))
+        except Exception as error:  # a defect: the other requests of the stream are answered all the same
+            log.exception("a request failed")
+            prometheus.refused.labels(type(error).__name__).inc()
+            return _error(request, grpc.StatusCode.INTERNAL, repr(error))
 
     async def _score(self, request: pb.ScoreRequest, client: str = "") -> pb.ScoreResponse:
         if self.draining:
@@ -125,7 +152,7 @@ class Servicer(TeacherScorerServicer):
         sequences = self._validated(request)
         self._open += 1
         try:
-            scored = await self._scheduler.score(sequences, client=client)
+            scored = await self._scheduler.score(sequences, client=client, urgent=is_canary(request))
             start = time.perf_counter()
             message = self._message(request, sequences, scored)
             prometheus.phase_seconds.labels("encode").inc(time.perf_counter() - start)
@@ -145,8 +172,11 @@ class Servicer(TeacherScorerServicer):
     def _message(
         self, request: pb.ScoreRequest, sequences: list[SequenceToScore], scored: list[TimedScores]
     ) -> pb.ScoreResponse:
-        for part in scored:
-            check_scores(part.scores.logprobs, len(sequences[0].response_ids), self._engine.vocabulary_size)
+        try:
+            for part in scored:
+                check_scores(part.scores.logprobs, len(sequences[0].response_ids), self._engine.vocabulary_size)
+        except UnhealthyTeacher as error:  # of this response; the canary tells whether the replica is unhealthy
+            raise ScoresRefused(str(error)) from None
         for item in request.contexts:
             prometheus.tokens.labels(context_label(item.name)).inc(len(sequences[0].response_ids))
         first = scored[0].scores
@@ -192,6 +222,10 @@ class Servicer(TeacherScorerServicer):
             wrong = int(ids[(ids < 0) | (ids >= self._engine.vocabulary_size)][0])
             raise InvalidRequest(f"{what} contains the id {wrong}, expected 0 to {self._engine.vocabulary_size - 1}")
         return ids
+
+
+def _error(request: pb.ScoreRequest, code: grpc.StatusCode, reason: str) -> pb.ScoreResponse:
+    return pb.ScoreResponse(trajectory_id=request.trajectory_id, error=reason, error_code=code.value[0])
 
 
 class TokenInterceptor(grpc.aio.ServerInterceptor):

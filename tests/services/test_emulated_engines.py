@@ -19,7 +19,7 @@ from services.rollout.engines.emulated_sampler import EmulatedSampler
 from services.rollout.engines.sampling_engine import SampleRequest
 from services.teacher_scorer import engines as scoring
 from services.teacher_scorer.engines.scoring_engine import SequenceToScore
-from tests.conftest import Tiny
+from tests.tiny import Tiny
 
 EMULATED = ["teacher.engine=emulated", "rollout.engine=emulated", "learner.engine=emulated", "evaluation.problems=0"]
 INSTANT = [*EMULATED, "emulation.gpu=h100", "emulation.time_scale=0", "rollout.max_tokens=16384"]

@@ -22,6 +22,7 @@ def build_engine(
     stop_ids: list[int],
     max_model_len: int,
     seed: int,
+    deterministic: bool = False,
     emulation: Emulation | None = None,
 ) -> SamplingEngine:
     """Import the engine that the settings name, and load the model at `path`; only an emulated one has `emulation`."""
@@ -33,4 +34,12 @@ def build_engine(
         }
     )
     extra: dict[str, Any] = {} if emulation is None else {"emulation": emulation}
-    return engine.configured(path, rollout, stop_ids=stop_ids, max_model_len=max_model_len, seed=seed, **extra)
+    return engine.configured(
+        path,
+        rollout,
+        stop_ids=stop_ids,
+        max_model_len=max_model_len,
+        seed=seed,
+        deterministic=deterministic,
+        **extra,
+    )

@@ -37,6 +37,7 @@ class EmulatedSampler:
         stop_ids: list[int],
         max_model_len: int,
         seed: int,
+        deterministic: bool = False,
         emulation: Emulation | None = None,
     ) -> Self:
         if emulation is None:

@@ -17,6 +17,8 @@ class SampleRequest:
     seed: int
     policy_version: int | None = None
     """Sample from this policy only; None = from the loaded one, whichever it is."""
+    policy_sha256: str | None = None
+    """Sample from these weights only; None = from whichever have the version."""
     preemptible: bool = False
     """May be dropped before it is complete if a more urgent request arrives."""
 
@@ -40,9 +42,19 @@ class SamplingEngine(Protocol):
 
     @classmethod
     def configured(
-        cls, path: str, rollout: RolloutSection, *, stop_ids: list[int], max_model_len: int, seed: int
+        cls,
+        path: str,
+        rollout: RolloutSection,
+        *,
+        stop_ids: list[int],
+        max_model_len: int,
+        seed: int,
+        deterministic: bool = False,
     ) -> "SamplingEngine":
-        """Load the model at `path` with the settings of [rollout]."""
+        """Load the model at `path` with the settings of [rollout].
+
+        With `deterministic`, no bit of a response may depend on the requests beside it or before it.
+        """
         ...
 
     def add(self, key: int, request: SampleRequest) -> None:

@@ -44,9 +44,18 @@ class TorchSampler:
 
     @classmethod
     def configured(
-        cls, path: str, rollout: RolloutSection, *, stop_ids: list[int], max_model_len: int, seed: int
+        cls,
+        path: str,
+        rollout: RolloutSection,
+        *,
+        stop_ids: list[int],
+        max_model_len: int,
+        seed: int,
+        deterministic: bool = False,
     ) -> Self:
-        return cls(path, stop_ids=stop_ids, dtype=rollout.dtype, device=rollout.device, max_rows=rollout.max_in_flight)
+        # A matrix product of other rows may round differently: each response is a wave of its own.
+        rows = 1 if deterministic else rollout.max_in_flight
+        return cls(path, stop_ids=stop_ids, dtype=rollout.dtype, device=rollout.device, max_rows=rows)
 
     def add(self, key: int, request: SampleRequest) -> None:
         self._waiting.append(_Row(key, request))

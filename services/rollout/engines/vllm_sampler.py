@@ -12,8 +12,8 @@ from calopd.config.sections import RolloutSection
 from calopd.core.errors import EngineFailed
 from calopd.core.types import Sampling
 from calopd.models import vllm_interface
-from calopd.models.devices import choose_device, choose_dtype, dtype_name, set_vllm_environment
-from calopd.models.vllm_interface import require
+from calopd.models.devices import choose_device, choose_dtype, dtype_name, set_batch_invariant, set_vllm_environment
+from calopd.models.vllm_interface import float32_logits, require
 from services.rollout.engines.sampling_engine import Finished, SampleRequest
 
 log = logging.getLogger(__name__)
@@ -73,8 +73,10 @@ class VllmSampler:
         seed: int,
         tensor_parallel_size: int,
         gpu_memory_utilization: float,
+        kv_cache_gib: float = 0.0,
     ) -> None:
         import vllm
+        from transformers import AutoConfig
         from vllm import EngineArgs, LLMEngine
 
         device = choose_device("auto")
@@ -85,8 +87,10 @@ class VllmSampler:
             max_num_batched_tokens = max(max_num_batched_tokens, max_model_len)
         else:
             settings |= {"gpu_memory_utilization": gpu_memory_utilization}
-            # Logits in float32, as the learner computes them: in bfloat16 one near 24 is off by up to 0.06.
-            settings |= {"hf_overrides": {"head_dtype": "float32"}}
+            if kv_cache_gib:
+                settings |= {"kv_cache_memory_bytes": int(kv_cache_gib * 2**30)}
+            # As the learner computes them: in bfloat16 a logit near 24 is off by up to 0.06.
+            settings |= float32_logits(AutoConfig.from_pretrained(path, trust_remote_code=False))
         self._engine = LLMEngine.from_engine_args(
             EngineArgs(
                 model=path,
@@ -109,8 +113,17 @@ class VllmSampler:
 
     @classmethod
     def configured(
-        cls, path: str, rollout: RolloutSection, *, stop_ids: list[int], max_model_len: int, seed: int
+        cls,
+        path: str,
+        rollout: RolloutSection,
+        *,
+        stop_ids: list[int],
+        max_model_len: int,
+        seed: int,
+        deterministic: bool = False,
     ) -> Self:
+        if deterministic:
+            set_batch_invariant("rollout.engine")
         set_vllm_environment(rollout.cpu_kv_cache_gib, rollout.threads)
         return cls(
             path,
@@ -122,6 +135,7 @@ class VllmSampler:
             seed=seed,
             tensor_parallel_size=rollout.tensor_parallel_size,
             gpu_memory_utilization=rollout.gpu_memory_utilization,
+            kv_cache_gib=rollout.kv_cache_gib,
         )
 
     def add(self, key: int, request: SampleRequest) -> None:

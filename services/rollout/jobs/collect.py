@@ -5,11 +5,11 @@ study resumes where it stopped. Responses in flight are always finished: stoppin
 would bias the study against long responses.
 """
 
-import argparse
 import asyncio
 import logging
 import os
 import signal
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,13 +21,14 @@ import numpy as np
 from calopd.config import Config, load_config
 from calopd.core.contexts import BASE
 from calopd.core.errors import ConfigError, InvalidRequest
+from calopd.core.one_line_parser import OneLineParser
 from calopd.core.tsd.noise import noise_counts
 from calopd.data.answers import is_correct
 from calopd.data.problems import load_problems, training_order
-from calopd.local.entry_point import INTERRUPTED_EXIT, die_with_launcher, guarded
+from calopd.local.entry_point import INTERRUPTED_EXIT, die_with_launcher, guarded, tell_progress
 from calopd.models.devices import set_threads
 from calopd.models.prompts import Prompts
-from calopd.models.tokenizers import load_tokenizer, stop_ids, vocabulary
+from calopd.models.tokenizers import canary_ids, load_tokenizer, stop_ids, vocabulary
 from calopd.planning.rollout_limits import limited_rollout
 from calopd.rundir.files import append_line, read_lines, write_json
 from calopd.rundir.locks import shared
@@ -37,6 +38,7 @@ from calopd.study.shards import ScoredRollout, Study, StudyRollout
 from calopd.tracking.log_format import setup_logging
 from calopd.transport import auth
 from calopd.transport.teacher_client import TeacherClient
+from calopd.transport.teacher_pin import TeacherChecks, pinned_in_memory
 from services.rollout.engines import build_engine
 from services.rollout.engines.sampling_engine import SampleRequest
 from services.rollout.sampler import SamplingLoop
@@ -104,6 +106,7 @@ class Collector:
         self._judge = ThreadPoolExecutor(1, "answers")
         self._buffer: list[ScoredRollout] = []
         self._flushed = time.monotonic()
+        self._flushing = threading.Lock()
         self._rollouts = self._tokens = self._refused = 0
         self._earlier = (0, 0)
         self._refusals = study.files.refused(share.replica)
@@ -172,6 +175,7 @@ class Collector:
         assert response.student_logprobs is not None
         self._buffer.append(ScoredRollout(rollout, response.token_ids, response.student_logprobs, scores.logprobs))
         self._rollouts, self._tokens = self._rollouts + 1, self._tokens + length
+        tell_progress()
 
     async def _measure_noise(self, index: int, response: Response, logprobs: np.ndarray) -> None:
         """Score c0 again, alone: the batch is another one, and what differs is rounding."""
@@ -180,10 +184,12 @@ class Collector:
         append_line(self._noise, {"index": index, **noise_counts(logprobs, again.logprobs[0])})
 
     def _flush(self) -> None:
-        ready, self._buffer = self._buffer, []
-        if ready:
-            self.study.write_shard(self.share.replica, ready)
-        self._flushed = time.monotonic()
+        """Write a shard; the last flush waits for one that a stop has left behind in its thread."""
+        with self._flushing:
+            ready, self._buffer = self._buffer, []
+            if ready:
+                self.study.write_shard(self.share.replica, ready)
+            self._flushed = time.monotonic()
 
     def _write_progress(self) -> None:
         """Write the counts of this replica for the progress display of the launcher."""
@@ -215,6 +221,7 @@ async def collect(config: Config, study: Study, share: Share, goal: Goal, record
             token=auth.token(),
             deadline_seconds=config.teacher.deadline_seconds,
             in_flight=REQUESTS_PER_TEACHER * len(addresses),
+            checks=TeacherChecks(canary_ids(tokenizer), pinned_in_memory(), config.teacher.canary_seconds),
         )
 
     clients = [client(config.teacher_addresses)] + ([client((student,))] if student else [])
@@ -223,7 +230,7 @@ async def collect(config: Config, study: Study, share: Share, goal: Goal, record
         source = RecordedSource(existing, prompts, clients[1] if student else None)
     else:
         student_path, rollout = config.student.path, limited_rollout(config)
-        longest = config.data.max_prompt_tokens + rollout.max_tokens + 1
+        longest = config.data.max_prompt_tokens + rollout.max_tokens
         stops = stop_ids(student_path, tokenizer)
         engine = build_engine(student_path, rollout, stop_ids=stops, max_model_len=longest, seed=config.run.seed)
         source = SampledSource(config, prompts, SamplingLoop(engine))
@@ -238,7 +245,7 @@ async def collect(config: Config, study: Study, share: Share, goal: Goal, record
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m services.rollout.jobs.collect", description=__doc__)
+    parser = OneLineParser(prog="python -m services.rollout.jobs.collect", description=__doc__)
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--study", type=Path, required=True)
     parser.add_argument("--replica", type=int, default=0)

@@ -1,10 +1,10 @@
 """One replica of `calopd eval`: sample its part of a job, check each answer and save it immediately."""
 
-import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
 from calopd.config.sections import RolloutSection
+from calopd.core.one_line_parser import OneLineParser
 from calopd.core.types import Problem
 from calopd.data.answers import answered_after_think, equal, last_boxed
 from calopd.evaluation.checkpoint_export import export_checkpoint
@@ -77,7 +77,7 @@ def evaluate(directory: EvaluationDir, replica: int, replicas: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m services.rollout.jobs.evaluate", description=__doc__)
+    parser = OneLineParser(prog="python -m services.rollout.jobs.evaluate", description=__doc__)
     parser.add_argument("directory", type=Path, help="directory with job.json; samples/ is written there")
     parser.add_argument("--replica", type=int, default=0)
     parser.add_argument("--replicas", type=int, default=1)

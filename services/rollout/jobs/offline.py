@@ -42,7 +42,7 @@ class OfflineSampler:
             template_options={} if thinking else {"enable_thinking": False},
         )
         self._sampling, self._in_flight = sampling, rollout.max_in_flight or MOST_SEQUENCES
-        longest = max_prompt_tokens + sampling.max_tokens + 1
+        longest = max_prompt_tokens + sampling.max_tokens
         stops = stop_ids(path, tokenizer)
         engine = build_engine(path, rollout, stop_ids=stops, max_model_len=longest, seed=seed)
         self.name = engine.name

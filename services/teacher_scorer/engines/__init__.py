@@ -14,8 +14,10 @@ ENGINES = {
 }
 
 
-def build_engine(teacher: TeacherSection, emulation: Emulation | None = None) -> ScoringEngine:
+def build_engine(
+    teacher: TeacherSection, emulation: Emulation | None = None, *, deterministic: bool = False
+) -> ScoringEngine:
     """Import the engine that the settings name, and load the teacher; only an emulated one has `emulation`."""
     engine: type[ScoringEngine] = resolve_name(ENGINES[teacher.engine])
     extra: dict[str, Any] = {} if emulation is None else {"emulation": emulation}
-    return engine.configured(teacher, **extra)
+    return engine.configured(teacher, deterministic=deterministic, **extra)

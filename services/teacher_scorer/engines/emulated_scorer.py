@@ -33,7 +33,9 @@ class EmulatedScorer:
         self._emulation, self._pacer = emulation, emulation.pacer()
 
     @classmethod
-    def configured(cls, teacher: TeacherSection, *, emulation: Emulation | None = None) -> Self:
+    def configured(
+        cls, teacher: TeacherSection, *, deterministic: bool = False, emulation: Emulation | None = None
+    ) -> Self:
         if emulation is None:
             raise ConfigError('teacher.engine = "emulated" scores nothing: it is for `calopd run` only')
         return cls(teacher.path, emulation)

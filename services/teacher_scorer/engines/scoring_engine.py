@@ -102,8 +102,11 @@ class ScoringEngine(Protocol):
     """Of the weights and the forward pass."""
 
     @classmethod
-    def configured(cls, teacher: TeacherSection) -> "ScoringEngine":
-        """Load the teacher with the settings of [teacher]."""
+    def configured(cls, teacher: TeacherSection, *, deterministic: bool = False) -> "ScoringEngine":
+        """Load the teacher with the settings of [teacher].
+
+        With `deterministic`, the same batch has the same scores, bit for bit, whatever was scored before it.
+        """
         ...
 
     def score(self, sequences: list[SequenceToScore]) -> BatchScores: ...

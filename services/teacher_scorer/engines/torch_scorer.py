@@ -45,7 +45,7 @@ class TorchScorer:
         log.info("teacher %s: %s, V = %d, revision %s", path, self.dtype, self.vocabulary_size, self.revision)
 
     @classmethod
-    def configured(cls, teacher: TeacherSection) -> Self:
+    def configured(cls, teacher: TeacherSection, *, deterministic: bool = False) -> Self:
         return cls(
             teacher.path,
             dtype=teacher.dtype,

@@ -9,8 +9,9 @@ import numpy as np
 
 from calopd.config.sections import TeacherSection
 from calopd.core.errors import ConfigError
-from calopd.models.devices import choose_device, choose_dtype, dtype_name, set_vllm_environment
+from calopd.models.devices import choose_device, choose_dtype, dtype_name, set_batch_invariant, set_vllm_environment
 from calopd.models.loading import revision
+from calopd.models.vllm_interface import float32_logits
 from services.teacher_scorer.engines.response_scorer import ResponseScorer, ScoringTask, joined_scores
 from services.teacher_scorer.engines.scoring_engine import BatchScores, SequenceScores, SequenceToScore
 
@@ -47,9 +48,8 @@ class VllmScorer:
         self.dtype = choose_dtype(dtype, device)
         if device.type == "cuda":
             settings = {"gpu_memory_utilization": gpu_memory_utilization}
-            if not quantization and not getattr(config, "quantization_config", None):
-                # Stock logits, which the canary compares with, in float32 too; vLLM refuses it for a quantised head.
-                settings |= {"hf_overrides": {"head_dtype": "float32"}}
+            # Stock logits, which the canary compares with.
+            settings |= {} if quantization else float32_logits(config)
         try:
             self._engine = LLMEngine.from_engine_args(
                 EngineArgs(
@@ -77,7 +77,9 @@ class VllmScorer:
         self._keys = itertools.count()
 
     @classmethod
-    def configured(cls, teacher: TeacherSection) -> Self:
+    def configured(cls, teacher: TeacherSection, *, deterministic: bool = False) -> Self:
+        if deterministic:
+            set_batch_invariant("teacher.engine")
         set_vllm_environment(teacher.cpu_kv_cache_gib, teacher.threads)
         return cls(
             teacher.path,

@@ -2,6 +2,8 @@
 
 import asyncio
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -12,29 +14,18 @@ from safetensors.torch import load_file
 
 from calopd.core.types import Sample, Sampling, Ticket
 from calopd.data.problems import load_problems
-from calopd.local import embedded_redis
 from calopd.models.prompts import Prompts
 from calopd.models.tokenizers import load_tokenizer
 from calopd.rundir.policies import DELTA, policy_dir, publish_policy
 from calopd.rundir.policy_publisher import FilePublisher
 from calopd.rundir.policy_reader import FileReader
 from calopd.rundir.tensor_files import TensorStream
-from calopd.transport.queue import Queue, open_queue
+from calopd.transport.queue import Queue
 from services.rollout.engines.sampling_engine import Finished, SampleRequest
 from services.rollout.engines.torch_sampler import TorchSampler
 from services.rollout.sampler import SamplingLoop
 from services.rollout.step_share import StepShare
 from services.rollout.worker import Worker
-from tests.conftest import Server
-from tests.ports import free_port
-
-
-@pytest.fixture
-def queue(tmp_path: Path):
-    port = free_port()
-    command = embedded_redis.server_command(tmp_path / "redis", port, "secret")
-    with Server(command, embedded_redis.server_url(port, "secret")).running() as server:
-        yield open_queue(server.url, "r")
 
 
 def sampled(worker: Worker, ticket: Ticket) -> Sample:
@@ -46,24 +37,35 @@ def ticket(version: int, sha256: str) -> Ticket:
 
 
 @pytest.fixture
-def worker(tiny, tmp_path, queue: Queue):
+def start_worker(tiny, tmp_path, queue: Queue) -> Iterator[Callable[..., Worker]]:
+    """Makes a worker of an engine; its sampling loop ends with the test."""
     tokenizer = load_tokenizer(tiny.student)
     prompts = Prompts(tokenizer, load_problems(tiny.train), seed=0, max_prompt_tokens=256, max_context_tokens=512)
+    with ExitStack() as loops:
+
+        def start(engine: Any, max_in_flight: int, **options: Any) -> Worker:
+            sampler = SamplingLoop(engine)
+            loops.callback(sampler.stop)
+            return Worker(
+                "w",
+                queue=queue,
+                sampler=sampler,
+                teacher=cast(Any, None),
+                prompts=prompts,
+                reader=FileReader(tmp_path / "policies"),
+                max_in_flight=max_in_flight,
+                lease_seconds=10.0,
+                max_failures=3,
+                **options,
+            )
+
+        yield start
+
+
+@pytest.fixture
+def worker(tiny, start_worker: Callable[..., Worker]) -> Worker:
     engine = TorchSampler(str(tiny.student), stop_ids=[], dtype="float32", device="cpu", max_rows=4)
-    sampler = SamplingLoop(engine)
-    worker = Worker(
-        "w",
-        queue=queue,
-        sampler=sampler,
-        teacher=cast(Any, None),
-        prompts=prompts,
-        reader=FileReader(tmp_path / "policies"),
-        max_in_flight=4,
-        lease_seconds=10.0,
-        max_deliveries=3,
-    )
-    yield worker
-    sampler.stop()
+    return start_worker(engine, max_in_flight=4)
 
 
 def test_a_policy_that_was_published_again_is_loaded_before_its_first_ticket(tiny, tmp_path, worker: Worker):
@@ -139,13 +141,9 @@ class HeldSampler:
     def load(self, directory: Path) -> None: ...
 
 
-def test_a_worker_takes_its_share_of_a_step_and_then_what_is_left(tiny, tmp_path, queue: Queue):
+def test_a_worker_takes_its_share_of_a_step_and_then_what_is_left(queue: Queue, start_worker: Callable[..., Worker]):
     """Two workers are expected, one has started: it samples half of the step at once, however many it could."""
     engine = HeldSampler()
-    sampler = SamplingLoop(cast(Any, engine))
-    prompts = Prompts(
-        load_tokenizer(tiny.student), load_problems(tiny.train), seed=0, max_prompt_tokens=256, max_context_tokens=512
-    )
     prefetched: list[int] = []
 
     def upcoming(step: int) -> list[str]:
@@ -155,19 +153,8 @@ def test_a_worker_takes_its_share_of_a_step_and_then_what_is_left(tiny, tmp_path
     tickets = [Ticket("r", "step-000000", i, f"p0-{i}", 0, i, 0, Sampling(1.0, 1.0, 8), ()) for i in range(8)]
 
     async def watch() -> None:
-        worker = Worker(
-            "w",
-            queue=queue,
-            sampler=sampler,
-            teacher=cast(Any, None),
-            prompts=prompts,
-            reader=FileReader(tmp_path / "policies"),
-            max_in_flight=16,
-            lease_seconds=10.0,
-            max_deliveries=3,
-            share=StepShare(len(tickets), replicas=2),
-            upcoming=upcoming,
-        )
+        share = StepShare(len(tickets), replicas=2)
+        worker = start_worker(engine, max_in_flight=16, share=share, upcoming=upcoming)
         working = asyncio.create_task(worker.run())
         while queue.depth().claimed < 4:
             await asyncio.sleep(0.01)
@@ -180,5 +167,4 @@ def test_a_worker_takes_its_share_of_a_step_and_then_what_is_left(tiny, tmp_path
     queue.join()
     queue.open_batch("step-000000", tickets)
     asyncio.run(watch())
-    sampler.stop()
     assert prefetched == [1], "the prompts of the next step, once"

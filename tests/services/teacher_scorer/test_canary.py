@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from calopd.core.errors import InvalidRequest, Overloaded, UnhealthyTeacher
+from calopd.core.errors import InvalidRequest, Overloaded, ScoresRefused, UnhealthyTeacher
 from calopd.transport.v1 import teacher_scorer_pb2 as pb
 from services.teacher_scorer.canary import Canary
 from services.teacher_scorer.engines.scoring_engine import SequenceToScore
@@ -65,8 +65,9 @@ def test_bad_scores_of_a_request_are_refused_and_not_sent(engine, scheduler):
     )
     assert len(asyncio.run(servicer._score(request)).scores[0].logprobs) == 200
     spoil(engine, "nan")
-    with pytest.raises(UnhealthyTeacher, match="NaN"):
+    with pytest.raises(ScoresRefused, match="NaN"):
         asyncio.run(servicer._score(request))
+    assert STATUS[ScoresRefused] == grpc.StatusCode.DATA_LOSS
     assert STATUS[UnhealthyTeacher] == grpc.StatusCode.UNAVAILABLE
     assert STATUS[InvalidRequest] == grpc.StatusCode.INVALID_ARGUMENT
 

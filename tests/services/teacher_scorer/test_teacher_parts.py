@@ -133,3 +133,19 @@ def test_scores_of_a_sequence_have_the_fields_of_the_head():
     names = [{field.name for field in dataclasses.fields(cls)} for cls in (HeadScores, SequenceScores)]
     assert names[0] - names[1] == {"forward_kl"}, "used by the learner only"
     assert names[1] <= names[0]
+
+
+@given(CALLS, st.integers(1, 100))
+def test_a_request_taken_separately_is_cut_the_same_way_whatever_else_waits(calls, budget):
+    def cuts(chosen) -> list[list[list[int]]]:
+        """The batches of each request, as the indices of its sequences."""
+        queue, requests = FairQueue(), [request(client, *lengths) for client, lengths in chosen]
+        for item in requests:
+            queue.add(item)
+        found: list[list[list[int]]] = [[] for _ in requests]
+        while batch := queue.take(budget, separately=True):
+            (only,) = {requests.index(item) for item, _ in batch}
+            found[only].append([index for _, index in batch])
+        return found
+
+    assert cuts(calls) == [cuts([call])[0] for call in calls]

@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from calopd.core.types import ScoreOptions
 from calopd.transport import convert
+from calopd.transport.v1 import teacher_scorer_pb2 as pb
 from calopd.transport.v1.teacher_scorer_pb2_grpc import TeacherScorerStub
 from tests.services.teacher_scorer.running_teacher import TOKEN, ragged, score_all
 
@@ -99,6 +100,21 @@ def test_the_stream_answers_a_client_that_waits_for_each_answer(teacher):
         return seen
 
     assert asyncio.run(converse()) == ["0", "1", "2"]
+
+
+def test_bytes_that_are_no_request_end_the_stream_after_the_answers_before_them(teacher):
+    ((contexts, ids),) = ragged(6, 1)
+    valid = convert.score_request("0", ids, contexts).SerializeToString()
+    answers: list[bytes] = []
+    with grpc.insecure_channel(teacher.address) as channel:
+        path = f"/{pb.DESCRIPTOR.services_by_name['TeacherScorer'].full_name}/ScoreStream"
+        sent = iter([valid, b"\xff\xff", valid])
+        call = channel.stream_stream(path)(sent, metadata=(("authorization", f"Bearer {TOKEN}"),), timeout=120)
+        with pytest.raises(grpc.RpcError) as refused:
+            answers.extend(call)  # keeps those before the error
+    assert [pb.ScoreResponse.FromString(answer).trajectory_id for answer in answers] == ["0"]
+    assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert "cannot be read" in refused.value.details()
 
 
 def test_the_canary_is_healthy(teacher):
