@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from calopd.config import Config
+from calopd.config.placement import ROLES as PLACED
 from calopd.core.contexts import BASE
 from calopd.core.types import Problem
 from calopd.data.problems import load_all
@@ -35,10 +36,14 @@ TEXT = (
 class Case:
     """A configuration under examination. What cannot be loaded raises the error that tells why."""
 
-    def __init__(self, config: Config, *, problems: int = HANDFUL, study: Sequence[str] = ()) -> None:
+    def __init__(
+        self, config: Config, *, problems: int = HANDFUL, study: Sequence[str] = (), placed: Sequence[str] = PLACED
+    ) -> None:
         self.config = config
         self.study = tuple(study)
         """The contexts of a study, c0 first; empty for a run."""
+        self.placed = tuple(placed)
+        """The roles that use their GPUs of [resources]."""
         self._count = problems
         self.answers: dict[str, dict[str, Any]] = {}
         """Answers of the jobs that loaded a model, by role."""

@@ -6,6 +6,7 @@ from enum import IntEnum
 from importlib import import_module
 
 from calopd.config import Config
+from calopd.config.placement import ROLES as PLACED
 from calopd.core.errors import CalopdError, ConfigError
 from calopd.doctor import (
     disk_checks,
@@ -80,6 +81,7 @@ CHECKS: tuple[Check, ...] = (
     # The checks below import torch, which takes seconds: what is known without it is said first.
     Check("driver", gpu_checks.driver, "install NVIDIA's driver", needs=("GPUs",)),
     Check("GPU memory", gpu_checks.role_memory, "correct resources.gpu"),
+    Check("attention heads", model_checks.split_heads, "correct the config.json of the model"),
     Check("memory", machine_checks.memory, "use a machine with more memory", needs=MODELS),
     Check("temporary folders", machine_checks.temporary_folders, "set TMPDIR to another folder"),
     Check("disk", disk_checks.disk, "set run.dir to a larger volume", needs=("student model",)),
@@ -151,21 +153,21 @@ CHECKS: tuple[Check, ...] = (
         full_checks.teacher_against_model,
         "look at the error: the teacher cannot be loaded or does not score",
         Level.FULL,
-        needs=("prompts", "vocabulary", "teachers", "teacher vocabulary"),
+        needs=("GPUs", "prompts", "vocabulary", "teachers", "teacher vocabulary"),
     ),
     Check(
         "sampler against learner",
         full_checks.sampler_against_learner,
         "look at the error: the student cannot be sampled or trained on this machine",
         Level.FULL,
-        needs=("prompts",),
+        needs=("GPUs", "prompts"),
     ),
     Check(
         "teacher against student",
         full_checks.teacher_better,
         "look at the error: one of the models cannot be sampled on this machine",
         Level.FULL,
-        needs=("prompts", "teacher model"),
+        needs=("GPUs", "prompts", "teacher model"),
     ),
 )
 
@@ -199,18 +201,24 @@ def _outcome(check: Check, case: Case) -> Outcome:
         return failed(str(error), check.advice)
 
 
-STUDY = ("student model", "teacher model", "problems", "solutions", "prompts", "vocabulary", "positions")
+STUDY = (
+    "student model", "teacher model", "problems", "solutions", "prompts", "vocabulary", "positions", "GPU memory",
+    "attention heads",
+)  # fmt: skip
 """The quick checks that concern `calopd tsd collect`."""
 LIMITS = "teacher limits"
 """A check of the services that needs none of them if the run starts the teacher itself."""
 
 
-def require(config: Config, *, besides: Collection[str] = (), study: Sequence[str] = ()) -> None:
+def require(
+    config: Config, *, besides: Collection[str] = (), study: Sequence[str] = (), placed: Sequence[str] = PLACED
+) -> None:
     """Raise the error of the first quick check that fails: the start would fail too, later and less clearly.
 
-    Checks in `besides` are not made. For a study, `study` are its contexts, c0 first.
+    Checks in `besides` are not made. For a study, `study` are its contexts, c0 first. `placed` are the roles that use
+    their GPUs.
     """
-    case = Case(config, study=study)
+    case = Case(config, study=study, placed=placed)
     known = {check.name: check for check in CHECKS}
     quick = [check.name for check in CHECKS if check.level is Level.QUICK and check.name not in besides]
     names = [name for name in quick if not study or name in STUDY]

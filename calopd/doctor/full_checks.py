@@ -1,5 +1,6 @@
 """Checks that load the models on this machine: scores, sampling and accuracy."""
 
+import json
 from dataclasses import asdict
 from math import comb
 from typing import Any
@@ -13,6 +14,8 @@ from calopd.doctor.score_comparison import compare_scores
 
 MISMATCH = {"float32": 5e-3, "bfloat16": 0.05}
 """Mean difference between sampler and learner, in nats per token, from which they do not compute the same model."""
+OWN_CANARY = "the teacher compares its scores with those of vLLM when it starts: see the canary's line in its log"
+COMPARE = "compare both with `calopd eval`"
 SIGNIFICANT = 0.1
 """One-sided error probability from which a teacher counts as worse than the student."""
 
@@ -38,6 +41,13 @@ def teacher_against_model(case: Case) -> Outcome:
     config = case.config
     if case.folder("teacher") is None:
         return not_checked("the teacher's files are not on this machine", "run it where the teacher runs")
+    if quantised := _quantised(case):
+        return not_checked(f"{quantised}: a plain forward pass computes other scores", OWN_CANARY)
+    if config.teacher.tensor_parallel_size > 1:
+        size = config.teacher.tensor_parallel_size
+        return not_checked(
+            f"the teacher is split over {size} GPUs, and a plain forward pass needs it on one", OWN_CANARY
+        )
     names, prompts = list(case.sequences), [ids.tolist() for ids in case.sequences.values()]
     request = {"prompts": prompts, "response_ids": case.scored_ids.tolist(), "engine": not case.teacher_is_remote}
     placed = config.placement.teachers
@@ -58,6 +68,15 @@ def teacher_against_model(case: Case) -> Outcome:
     return outcome
 
 
+def _quantised(case: Case) -> str:
+    """How the teacher is quantised; empty if it is not."""
+    folder, chosen = case.folder("teacher"), case.config.teacher.quantization
+    if chosen:
+        return f'teacher.quantization is "{chosen}"'
+    stored = json.loads((folder / "config.json").read_text(encoding="utf-8")) if folder else {}
+    return "the teacher's files are quantised" if stored.get("quantization_config") else ""
+
+
 def _named(outcome: Outcome, source: str) -> Outcome:
     return Outcome(outcome.verdict, f"{source}: {outcome.message}", outcome.advice)
 
@@ -66,7 +85,7 @@ def sampler_against_learner(case: Case) -> Outcome:
     """The log-probabilities of sampled tokens, by the rollout engine and by the learner's own pass."""
     config = case.config
     sampled = _samples(case, "student")
-    launcher = ("-m", LAUNCHER, "--standalone", f"--nproc-per-node={config.learner.ranks}")
+    launcher = ("-m", LAUNCHER, f"--nproc-per-node={config.learner.ranks}")
     keys = ("prompt_ids", "response_ids", "logprobs")
     request = {"samples": [{key: sample[key] for key in keys} for sample in sampled["samples"]]}
     learned = run_job(
@@ -94,7 +113,9 @@ def judge_mismatch(sampled: Answer, learned: Answer) -> Outcome:
 def teacher_better(case: Case) -> Outcome:
     """The teacher solves more of a few problems than the student."""
     if case.folder("teacher") is None:
-        return not_checked("the teacher's files are not on this machine", "compare both with `calopd eval`")
+        return not_checked("the teacher's files are not on this machine", COMPARE)
+    if quantisation := case.config.teacher.quantization:
+        return not_checked(f'the sampler cannot quantise (teacher.quantization = "{quantisation}")', COMPARE)
     right = [_right(_samples(case, role)) for role in ("student", "teacher")]  # type: ignore[arg-type]
     return judge_accuracy(*right)
 

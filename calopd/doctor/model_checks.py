@@ -1,10 +1,15 @@
 """Checks of the model files, the vocabulary and the positions of student and teacher."""
 
+from typing import TYPE_CHECKING
+
 from calopd.core.contexts import BASE
 from calopd.doctor.case import ROLES, Case, Role
 from calopd.doctor.outcome import Outcome, failed, not_checked, passed
 from calopd.models.model_files import check_model, count_parameters, max_positions
 from calopd.models.tokenizers import check_same_vocabulary, vocabulary
+
+if TYPE_CHECKING:
+    from calopd.planning.model_shapes import ModelShape
 
 DOWNLOAD = "download it before the run with `calopd download CONFIG`"
 
@@ -75,3 +80,31 @@ def positions(case: Case) -> Outcome:
 def _max_positions(case: Case, role: Role) -> int | None:
     folder = case.folder(role)
     return None if folder is None else max_positions(folder)
+
+
+def can_be_split(shape: "ModelShape", size: int) -> bool:
+    """Whether vLLM can split a model over GPUs: a KV head is shared by several of them, or each has several heads."""
+    return shape.heads % size == 0 and 0 in (shape.kv_heads % size, size % shape.kv_heads)
+
+
+def split_heads(case: Case) -> Outcome:
+    """vLLM splits a model by its attention heads."""
+    from calopd.planning.model_shapes import load_shape  # the package imports torch
+
+    rollout, teacher = case.config.rollout.tensor_parallel_size, case.config.teacher.tensor_parallel_size
+    split = {"rollout": (case.path("student"), rollout), "teacher": (case.path("teacher"), teacher)}
+    shapes = {key: load_shape(path) for key, (path, size) in split.items() if size > 1}
+    if not shapes:
+        return not_checked("no model is split over GPUs (tensor_parallel_size = 1)")
+    for key, shape in shapes.items():
+        path, size = split[key]
+        if shape is None:
+            return not_checked(f"{path}: no config.json on this machine, or an unknown architecture", DOWNLOAD)
+        if not can_be_split(shape, size):
+            sizes = [str(number) for number in range(1, shape.heads + 1) if can_be_split(shape, number)]
+            return failed(
+                f"{key}.tensor_parallel_size is {size}, and {path} has {shape.heads} attention heads and "
+                f"{shape.kv_heads} KV heads, which vLLM cannot divide by it",
+                f"set {key}.tensor_parallel_size to one of {', '.join(sizes)}",
+            )
+    return passed(", ".join(f"{split[key][0]} over {split[key][1]} GPUs" for key in shapes))

@@ -3,7 +3,6 @@
 A job is a module of a service. It reads a request and writes an answer, both JSON files.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -17,11 +16,13 @@ from calopd.config import Config, load_config
 from calopd.config.visible_gpus import gpu_environment
 from calopd.core.environment import DIE_WITH_PARENT, ERROR_FILE
 from calopd.core.errors import CalopdError
+from calopd.core.one_line_parser import OneLineParser
+from calopd.models.devices import GROWING_BLOCKS
 
 SAMPLE = "services.rollout.jobs.sample_problems"
 SCORE = "services.teacher_scorer.jobs.score_sequences"
 LEARN = "services.learner.jobs.score_samples"
-LAUNCHER = "services.learner.torchrun"
+LAUNCHER = "services.learner.launch"
 Request = Mapping[str, Any]
 Answer = dict[str, Any]
 
@@ -48,6 +49,8 @@ def run_job(
         error = folder / "error"
         environment = {**os.environ, **gpu_environment(gpus), DIE_WITH_PARENT.name: "1", ERROR_FILE.name: str(error)}
         environment |= {"OMP_NUM_THREADS": str(threads)} if threads else {}
+        if module == LEARN or (module == SCORE and config.teacher.engine == "torch"):
+            environment = GROWING_BLOCKS | environment
         arguments = [word for key, file in files.items() for word in (f"--{key}", str(file))]
         command = [sys.executable, *launcher, "-m", module, *arguments]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -69,7 +72,7 @@ def _reason(module: str, done: "subprocess.CompletedProcess[str]", error: Path) 
 
 def answer_request(work: Callable[[Config, Request], Answer | None], words: Sequence[str] | None = None) -> None:
     """The main function of a job. `None` = another rank answers."""
-    parser = argparse.ArgumentParser(description=sys.modules[work.__module__].__doc__)
+    parser = OneLineParser(description=sys.modules[work.__module__].__doc__)
     for key in FILES:
         parser.add_argument(f"--{key}", type=Path, required=True)
     arguments = parser.parse_args(words)

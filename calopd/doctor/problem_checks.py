@@ -1,8 +1,10 @@
 """Checks of the problems: loadable, enough, answerable, with the solutions that contexts show."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from calopd.core.methods.base import RecordedSettings
+from calopd.core.types import Problem
 from calopd.doctor.case import Case
 from calopd.doctor.outcome import Outcome, failed, passed
 from calopd.rundir.recorded_ratios import recorded_ratios
@@ -39,10 +41,20 @@ def solutions(case: Case) -> Outcome:
 
 
 def prompts(case: Case) -> Outcome:
-    """The longest problems under every context fit the limits."""
-    longest = sorted(case.training, key=lambda problem: len(problem.problem), reverse=True)[:LONGEST]
-    tokens = max(len(case.file_prompts.ids(problem, context)) for problem in longest for context in case.contexts)
+    """The longest problems fit the limits: those to train on under every context, those held out under c0.
+
+    A solution needs no check: its beginning is cut if the prompt would be too long.
+    """
+    rendered = case.file_prompts.ids
+    tokens = max(len(rendered(problem, context)) for problem in _longest(case.training) for context in case.contexts)
+    held = case.heldout[: 0 if case.study else case.config.evaluation.problems]
+    for problem in _longest(held):
+        rendered(problem)
     return passed(f"the longest prompt of {', '.join(case.contexts)} has {tokens:,} tokens")
+
+
+def _longest(problems: Sequence[Problem]) -> list[Problem]:
+    return sorted(problems, key=lambda problem: len(problem.problem), reverse=True)[:LONGEST]
 
 
 def answers(case: Case) -> Outcome:

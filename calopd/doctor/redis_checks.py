@@ -12,6 +12,7 @@ from calopd.core.types import Ticket
 from calopd.doctor.case import Case
 from calopd.doctor.outcome import Outcome, failed, not_checked, passed
 from calopd.transport.redis_queue import RedisQueue, open_queue
+from calopd.transport.redis_runs import delete_run
 
 TIMEOUT_SECONDS = 5.0
 OLDEST = (6, 2)
@@ -113,8 +114,7 @@ def rights(case: Case) -> Outcome:
         queue.announce_policy(0, "")
         queue.depth()
         queue.release_batch(batch)
-        for name in ("tickets", "evaluations", "batches", "policies", "dead"):
-            queue.client.delete(f"calopd:{queue.run}:{name}")
+        delete_run(queue.client, queue.run)
     except redis.RedisError as error:
         return failed(
             f"the user of queue.url lacks a right: {error}",

@@ -54,7 +54,7 @@ def machine() -> dict[str, Any]:
         "libc": " ".join(platform.libc_ver()),
         "cores": os.cpu_count(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
-        "gpus": [asdict(gpu) for gpu in query_gpus()],
+        "gpus": [{**asdict(gpu), "uuid": HIDDEN} for gpu in query_gpus()],
     }
 
 

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from calopd.doctor.checks import Result
-from calopd.doctor.outcome import Verdict
+from calopd.doctor.outcome import Outcome, Verdict
 
 STYLE = {Verdict.PASSED: "green", Verdict.FAILED: "bold red", Verdict.NOT_CHECKED: "yellow"}
 PLAIN_WIDTH = 100
@@ -38,13 +38,27 @@ def _table(results: Sequence[Result]) -> Table:
     table.add_column("check", no_wrap=True)
     table.add_column("result", no_wrap=True)
     table.add_column("found, and what to do", overflow="fold")
-    for result in results:
-        outcome = result.outcome
+    for names, outcome in _rows(results):
         found = Text(outcome.message)
+        if len(names) > 1:
+            found.append(f": {', '.join(names)}")
         if outcome.advice:
             found.append(f"\n→ {outcome.advice}", style="bold" if outcome.verdict is Verdict.FAILED else "dim")
-        table.add_row(result.name, Text(str(outcome.verdict), style=STYLE[outcome.verdict]), found)
+        check = names[0] if len(names) == 1 else f"{len(names)} checks"
+        table.add_row(check, Text(str(outcome.verdict), style=STYLE[outcome.verdict]), found)
     return table
+
+
+def _rows(results: Sequence[Result]) -> list[tuple[list[str], Outcome]]:
+    """The checks of each row: those that were not made for one reason share a row."""
+    rows: list[tuple[list[str], Outcome]] = []
+    for result in results:
+        same = [names for names, outcome in rows if outcome == result.outcome]
+        if same and result.outcome.verdict is Verdict.NOT_CHECKED:
+            same[0].append(result.name)
+        else:
+            rows.append(([result.name], result.outcome))
+    return rows
 
 
 def plain_lines(result: Result) -> list[str]:

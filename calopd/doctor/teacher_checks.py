@@ -136,7 +136,7 @@ BAD_SCORES = "do not train with it: check its weight files, dtype and engine, an
 
 
 def _scoring_advice(error: ReplicaError) -> str:
-    unhealthy = error.code == "UNAVAILABLE" and error.details
+    unhealthy = error.code == "DATA_LOSS" or (error.code == "UNAVAILABLE" and error.details)
     return BAD_SCORES if unhealthy else advice_on(error)
 
 

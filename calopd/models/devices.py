@@ -7,6 +7,8 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
+from calopd.core.errors import ConfigError
+
 if TYPE_CHECKING:
     import torch
 
@@ -16,12 +18,29 @@ processes are spawned instead, and torch asks the driver (NVML) whether there ar
 HUGE_PAGES = {"THP_MEM_ALLOC_ENABLE": "1"}
 """torch asks the kernel for huge pages for tensors on the CPU: page faults on new tensors cost more than many of the
 operations on them."""
+GROWING_BLOCKS = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+"""Blocks of GPU memory that grow, because batches differ in length: for learner and torch teacher, not for vLLM. torch
+reads it when it is imported."""
+
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "VLLM_HOST_IP": "127.0.0.1"}
+"""Processes of one host communicate without authentication: over an interface that others cannot reach."""
 
 
 def set_process_environment() -> None:
     """Set the environment of a process that uses torch; every entry point calls it before anything else."""
     for name, value in (FORK_SAFETY | HUGE_PAGES).items():
         os.environ.setdefault(name, value)
+
+
+def let_blocks_grow() -> None:
+    """Configure torch's allocator for a learner or a torch teacher; call this before torch is imported."""
+    for name, value in GROWING_BLOCKS.items():
+        os.environ.setdefault(name, value)
+
+
+def keep_to_loopback() -> None:
+    """Let the ranks of this process communicate over loopback; call this before they are connected."""
+    os.environ.update(LOOPBACK)
 
 
 def cuda_available() -> bool:
@@ -56,6 +75,11 @@ def dtype_name(dtype: "torch.dtype") -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def chosen_dtype(setting: str) -> str:
+    """The name of the data type that a setting means on this machine, never `auto`."""
+    return setting if setting != "auto" else dtype_name(choose_dtype(setting, choose_device("auto")))
+
+
 def set_threads(count: int) -> None:
     """Set the number of CPU threads of this process; 0 keeps the default of torch."""
     if count:
@@ -69,6 +93,7 @@ def set_vllm_environment(kv_cache_gib: int, threads: int) -> None:
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(kv_cache_gib))
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    keep_to_loopback()  # an engine is on one host
     if not cuda_available():
         # A second process would be bound to a single core and take five times as long to start.
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
@@ -76,3 +101,16 @@ def set_vllm_environment(kv_cache_gib: int, threads: int) -> None:
         if shutil.which("g++") is None:
             # vLLM's sampler compiles a small function on its first call, and the images have no compiler.
             os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+
+
+def set_batch_invariant(key: str) -> None:
+    """Let vLLM compute the same bits whatever else is in its batch; call this before importing vLLM.
+
+    `key` is the setting that names the engine, for the error of a machine that cannot do it.
+    """
+    if not cuda_available():
+        raise ConfigError(
+            f'run.deterministic: vLLM has no batch-invariant mode on a CPU. Set {key} = "torch", or run.deterministic '
+            "= false"
+        )
+    os.environ["VLLM_BATCH_INVARIANT"] = "1"

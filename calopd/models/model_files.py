@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from calopd.core.errors import ConfigError
+from calopd.core.hub_ids import HUB_SECONDS, is_hub_id
 
-HUB_SECONDS = 3.0
-"""Time that the hub has to answer."""
 MAX_HEADER = 100_000_000
 """The largest header that safetensors allows, in bytes."""
 
 
 def is_local(path: str) -> bool:
     """Whether the path of a model is a directory; otherwise it is an id on the hub (`owner/name`)."""
-    return path.startswith((".", "/", "~")) or path.count("/") != 1 or Path(path).exists()
+    return not is_hub_id(path) or Path(path).exists()
 
 
 def model_folder(path: str) -> Path | None:
@@ -54,7 +53,7 @@ def check_model(key: str, path: str) -> None:
 def _check_on_hub(key: str, path: str) -> None:
     """Refuse an id that the hub does not know, or cannot be asked for: loading it would take minutes to fail."""
     from huggingface_hub import HfApi, constants
-    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
     given = f"{key} = {path!r}: no folder there, so it is taken as a hub id"
     if constants.HF_HUB_OFFLINE:
@@ -63,7 +62,7 @@ def _check_on_hub(key: str, path: str) -> None:
         HfApi().model_info(path, timeout=HUB_SECONDS)
     except GatedRepoError:
         raise ConfigError(f"{given}, which needs a login: accept its terms on the hub and set HF_TOKEN") from None
-    except (RepositoryNotFoundError, HFValidationError):
+    except RepositoryNotFoundError:
         raise ConfigError(f"{given}, which the hub does not know: correct it") from None
     except Exception as error:  # the HTTP client raises many types; all mean that the hub did not answer
         raise ConfigError(

@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,6 +43,8 @@ class Prompts:
         self._options = dict(template_options or {})
         self._ahead: dict[str, np.ndarray] = {}
         """Problem id -> its prompt without an intervention, rendered before it was needed."""
+        self.on_cut: Callable[[], object] = lambda: None
+        """Called for every prompt whose solution was cut."""
 
     @classmethod
     def configured(cls, config: "Config", tokenizer: Any, problems: Sequence[Problem]) -> "Prompts":
@@ -108,6 +110,8 @@ class Prompts:
                     f"data.{key} = {limit}: raise the limit or remove the problem"
                 )
             ids = shorter
+        if cut:
+            self.on_cut()
         return ids
 
     def prefetch(self, problem_ids: Sequence[str]) -> None:

@@ -5,6 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from calopd.core.canary_scores import TEXT
 from calopd.core.errors import ConfigError, VocabularyMismatch
 
 
@@ -19,6 +22,11 @@ def load_tokenizer(path: str | Path) -> Any:
     if not tokenizer.chat_template:
         raise ConfigError(f"the tokenizer at {path} has no chat template: use an instruct model")
     return tokenizer
+
+
+def canary_ids(tokenizer: Any) -> np.ndarray:
+    """The tokens of the canary text, int32."""
+    return np.asarray(tokenizer.encode(TEXT, add_special_tokens=False), dtype=np.int32)
 
 
 def stop_ids(path: str | Path, tokenizer: Any) -> list[int]:

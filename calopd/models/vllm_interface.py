@@ -73,3 +73,10 @@ def require(owner: Any, touched: Touched) -> Any:
             f'vllm/{touched.file}): install the version of vLLM that pyproject.toml names, or use engine = "torch"'
         )
     return owner
+
+
+def float32_logits(config: Any) -> dict[str, Any]:
+    """Settings of an engine whose LM head computes in float32; none for a quantised model, where vLLM refuses it."""
+    if getattr(config, "quantization_config", None):
+        return {}
+    return {"hf_overrides": {"head_dtype": "float32"}}

@@ -58,7 +58,7 @@ def _learner_changes(config: Config) -> Iterator[Change]:
         yield _set(config, "learner", "recompute_activations", True)
     ranks = len(config.placement.learner) or learner.ranks
     if not isinstance(config.resources.learner, tuple):
-        for more in (2 * ranks, 4 * ranks):
+        for more in range(ranks + 1, 4 * ranks + 1):
             section, key = ("resources", "learner") if config.placement.learner else ("learner", "ranks")
             yield f"{section}.{key} = {more} ({more} ranks)", _with(config, section, {key: more})
     if not learner.lora_rank:

@@ -10,7 +10,7 @@ from calopd.core.errors import ConfigError
 from calopd.rundir.files import write_text
 
 BASE = Path("deploy/k8s/overlays/gpu-8")
-OWN = "run.toml"
+KUSTOMIZATION, OWN = "kustomization.yaml", "run.toml"
 
 HEAD = """\
 # {title}
@@ -20,13 +20,15 @@ kind: Kustomization
 namespace: calopd
 resources: [{base}]
 # With the Prometheus operator in the cluster: pod monitors, alerts and dashboards.
-#components: [{base}/../../components/monitoring]
+#components: [{components}/monitoring]
 # The registry and the tag that the images were pushed with.
 images:
   - {{name: calopd/teacher, newName: registry.example.com/calopd/teacher, newTag: local}}
   - {{name: calopd/rollout, newName: registry.example.com/calopd/rollout, newTag: local}}
   - {{name: calopd/learner, newName: registry.example.com/calopd/learner, newTag: local}}
+  #- {{name: redis, newName: registry.example.com/redis, newTag: 7.2-bookworm}}
 # The split of the GPUs, as [resources] of the TOML says.
+# With ../gpu-multi leave teacher out of replicas: its autoscaler sets them.
 replicas:
   - {{name: teacher, count: {teachers}}}
   - {{name: rollout, count: {rollouts}}}
@@ -61,7 +63,9 @@ OPTIONS = """\
   #  patch: |-
   #    - {op: add, path: /spec/volumeClaimTemplates/0/spec/storageClassName, value: fast}
   # Cheaper nodes that may be taken away at any time, by their label and taint: the run resumes after a loss.
-  #- target: {kind: (Deployment|Job), name: (teacher|rollout|learner)}
+  # Redis needs a node without this taint. With ../gpu-multi leave prepare out, and keep the roles' node selectors:
+  # {op: add, path: /spec/template/spec/nodeSelector/karpenter.sh~1capacity-type, value: spot}
+  #- target: {kind: (Deployment|Job), name: (teacher|rollout|learner|prepare)}
   #  patch: |-
   #    - {op: add, path: /spec/template/spec/nodeSelector, value: {karpenter.sh/capacity-type: spot}}
   #    - {op: add, path: /spec/template/spec/tolerations/-, value: {key: spot, operator: Exists}}
@@ -79,8 +83,9 @@ def render_overlay(placement: Placement, *, title: str, name: str, base: str, ke
     gpus = {"teacher": len(placement.teachers[0]), "rollout": len(placement.rollouts[0])}
     ranks = len(placement.learner)
     teachers, rollouts = len(placement.teachers), len(placement.rollouts)
+    components = os.path.normpath(f"{base}/../../components")
     parts: Iterable[str] = (
-        HEAD.format(title=title, name=name, base=base, teachers=teachers, rollouts=rollouts),
+        HEAD.format(title=title, name=name, base=base, components=components, teachers=teachers, rollouts=rollouts),
         OWN_FILE if own_file else "",
         PATCHES.format(key=key),
         "  # GPUs of one teacher and of one rollout; GPUs and ranks of the learner.\n",
@@ -91,12 +96,18 @@ def render_overlay(placement: Placement, *, title: str, name: str, base: str, ke
     return "".join(parts)
 
 
+def refuse_existing(folder: Path) -> None:
+    """Refuse a folder with an overlay: its owner may have edited it."""
+    for name in (KUSTOMIZATION, OWN):
+        if (folder / name).exists():
+            raise ConfigError(f"--overlay {folder} has a {name} already: choose another folder, or remove it")
+
+
 def write_overlay(folder: Path, config: Config, title: str) -> None:
     """Write an overlay and the TOML that it runs."""
     if not BASE.is_dir():
         raise ConfigError(f"there is no {BASE}: run this in the folder of the project")
     base = os.path.relpath(BASE, folder)
     text = render_overlay(config.placement, title=title, name=str(folder), base=base, key=OWN, own_file=True)
-    folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / OWN, config.to_toml())
-    write_text(folder / "kustomization.yaml", text)
+    write_text(folder / KUSTOMIZATION, text)

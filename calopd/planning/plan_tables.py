@@ -1,16 +1,23 @@
 """A plan as text: the splits, the best one as a section of a configuration, and the assumptions."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
 from calopd.config import Config
+from calopd.core.paper_results import paper_minutes
 from calopd.planning.gpus import GPU, GPUS
-from calopd.planning.paper_minutes import paper_minutes
+from calopd.planning.lengths import PAPER_LENGTHS, Lengths
 from calopd.planning.rates import ASSUMED, SOURCES, Efficiency
 from calopd.planning.splits import Split
+
+LINK = re.compile(r"\[([^]]+)\]\(([^)]+)\)")
+"""A link of Markdown, as sources of assumptions have them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +28,7 @@ class Plan:
     gpu: GPU
     splits: Sequence[Split]
     efficiency: Efficiency = ASSUMED
+    responses: Lengths = PAPER_LENGTHS
 
     @property
     def best(self) -> Split:
@@ -38,7 +46,7 @@ class Plan:
     @property
     def paper(self) -> float | None:
         """The paper's minutes per step."""
-        return paper_minutes(self.config)
+        return paper_minutes(self.config.model_dump(mode="json"))
 
     def cost(self, price: float) -> float:
         """Cost of the run at a price per GPU hour."""
@@ -49,7 +57,7 @@ def print_plan(console: Console, plan: Plan, most: int, price: float | None) -> 
     """Print the best splits and the best one as TOML."""
     config, best = plan.config, plan.best
     title = f"{config.run.name}: a step on {plan.count} x {plan.gpu.name}, predicted; minutes"
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1))  # fits in 80 columns
     for heading in ("teacher", "rollout", "learner", "strict", "busy t / r / l", "stale 1", "phases", "fits"):
         table.add_column(heading, justify="right", no_wrap=True)
     for split in plan.splits[:most]:
@@ -61,7 +69,7 @@ def print_plan(console: Console, plan: Plan, most: int, price: float | None) -> 
         )  # fmt: skip
     console.print(table)
     if not best.fits_all:
-        console.print("No split fits:", *(fit.advice for fit in best.fits if not fit.fits), sep="\n  ")
+        console.print("No split fits:", *(fit.advice for fit in best.fits if not fit.fits), sep="\n  ", markup=False)
         return
     line = f"{config.run.steps} steps: {plan.run_hours:.1f} hours, {plan.run_hours * plan.count:.0f} GPU hours"
     console.print(line + (f", {plan.cost(price):,.0f} at {price:g} per GPU hour" if price else ""), highlight=False)
@@ -73,7 +81,7 @@ def print_plan(console: Console, plan: Plan, most: int, price: float | None) -> 
 
 def print_comparison(console: Console, plans: Sequence[Plan], price: float | None) -> None:
     """Print the best splits of several configurations side by side."""
-    table = Table(title="The best splits; minutes per step, predicted", title_justify="left")
+    table = Table(title="The best splits; minutes per step, predicted", title_justify="left", box=None)
     for heading in ("", "t / r / l", "strict", "stale 1", "the paper", "hours", "cost"):
         table.add_column(heading, justify="right")
     for plan in plans:
@@ -86,14 +94,15 @@ def print_comparison(console: Console, plans: Sequence[Plan], price: float | Non
     console.print(table)
 
 
-def print_assumptions(console: Console, efficiency: Efficiency) -> None:
+def print_assumptions(console: Console, plan: Plan) -> None:
     """Print what the figures rest on."""
     console.print("Predicted, not measured in a run. The figures rest on:", highlight=False)
-    for setting, value, source in assumptions(efficiency):
-        console.print(f"  {setting}: {value}: {source}", highlight=False, markup=False, soft_wrap=True)
+    for setting, value, source in assumptions(plan.efficiency, plan.responses):
+        console.print(Padding(Text(f"{setting}: {value}"), (0, 0, 0, 2)))
+        console.print(Padding(Text(LINK.sub(r"\1: \2", source), style="dim"), (0, 0, 0, 6)))
 
 
-def assumptions(efficiency: Efficiency = ASSUMED) -> list[tuple[str, str, str]]:
+def assumptions(efficiency: Efficiency = ASSUMED, responses: Lengths = PAPER_LENGTHS) -> list[tuple[str, str, str]]:
     """Each assumption: its meaning, its value, and its source, which is this machine if it was measured."""
     rows = []
     for field in fields(Efficiency):
@@ -101,19 +110,18 @@ def assumptions(efficiency: Efficiency = ASSUMED) -> list[tuple[str, str, str]]:
         measured = value != getattr(ASSUMED, field.name)
         source = MEASURED.get(field.name, "measured on this machine") if measured else SOURCES[field.name]
         rows.append((meaning, shown(field.name, value), source))
-    lengths = "median 7,758 tokens, mean 9,270, a fifth cut at 16,384"
-    rows.append(("lengths of the responses", lengths, "the paper's, for Qwen3-1.7B; other students may differ"))
+    rows.append(("lengths of the responses", responses.shown, responses.source))
     return rows
 
 
 MEANINGS = {
-    "decode_bandwidth": "sampling reaches of the memory bandwidth",
-    "decode_overhead_seconds": "and needs in addition, for each token of the batch",
-    "prefill": "scoring reaches of the bf16 FLOP/s, dense teacher",
-    "mixture": "scoring reaches of the bf16 FLOP/s, mixture of experts",
-    "training": "learning reaches of the bf16 FLOP/s",
-    "publish_bytes_per_second": "a policy is published at",
-    "load_bytes_per_second": "and loaded at",
+    "decode_bandwidth": "share of the memory bandwidth that sampling reaches",
+    "decode_overhead_seconds": "time that sampling needs in addition, for each token of the batch",
+    "prefill": "share of the bf16 FLOP/s that scoring reaches, dense teacher",
+    "mixture": "share of the bf16 FLOP/s that scoring reaches, mixture of experts",
+    "training": "share of the bf16 FLOP/s that learning reaches",
+    "publish_bytes_per_second": "rate at which a policy is published",
+    "load_bytes_per_second": "rate at which a policy is loaded",
 }
 """Setting of `Efficiency` -> its meaning in the tables."""
 

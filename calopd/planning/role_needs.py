@@ -15,7 +15,7 @@ from calopd.planning.inference_memory import (
 from calopd.planning.learner_memory import LearnerWork, learner_memory
 from calopd.planning.memory_terms import Memory, dtype_bytes
 from calopd.planning.model_shapes import QUANTISED_BITS, ModelShape, load_shape
-from calopd.planning.rollout_limits import rollout_limits
+from calopd.planning.rollout_limits import rollout_work
 from calopd.planning.workload import learner_tokens, longest_rollout, teacher_tokens
 
 
@@ -61,17 +61,6 @@ def _teacher(config: Config, shape: ModelShape) -> Need:
     )
     return Need(
         memory=vllm_memory(shape, work, compute), share=teacher.gpu_memory_utilization, communicates=work.gpus > 1
-    )
-
-
-def rollout_work(config: Config) -> EngineWork:
-    """The configuration of the rollout's engine."""
-    rollout, limits = config.rollout, rollout_limits(config)
-    return EngineWork(
-        gpus=rollout.tensor_parallel_size,
-        tokens=limits.max_num_batched_tokens,
-        longest=longest_rollout(config),
-        logits_rows=limits.max_in_flight,
     )
 
 

@@ -9,7 +9,7 @@ from calopd.core.errors import ConfigError
 from calopd.planning.decode_batch import RolloutReplica
 from calopd.planning.fits import RoleFit, role_fits
 from calopd.planning.gpus import GPU
-from calopd.planning.lengths import draw_lengths
+from calopd.planning.lengths import PAPER_LENGTHS, Lengths, draw_lengths
 from calopd.planning.model_shapes import ModelShape, load_shape
 from calopd.planning.rates import (
     ASSUMED,
@@ -65,11 +65,16 @@ def with_split(config: Config, gpu: str, teacher: int, rollout: int, learner: in
     return Config.model_validate(values)
 
 
-def plan_splits(config: Config, gpu: GPU, count: int, efficiency: Efficiency = ASSUMED) -> list[Split]:
+def plan_splits(
+    config: Config, gpu: GPU, count: int, efficiency: Efficiency = ASSUMED, responses: Lengths = PAPER_LENGTHS
+) -> list[Split]:
     """All splits of `count` GPUs, those that fit first, the fastest first."""
     student, teacher = shapes(config)
     replica = rollout_replica(config, student, gpu, efficiency)
-    lengths = [draw_lengths(config.learner.trajectories, s, limit=config.rollout.max_tokens) for s in range(STEPS)]
+    lengths = [
+        draw_lengths(config.learner.trajectories, s, limit=config.rollout.max_tokens, quantiles=responses.quantiles)
+        for s in range(STEPS)
+    ]
     splits = []
     for teachers, rollouts, learners in _splits(count, config):
         model = step_model(config, student, teacher, gpu, (teachers, rollouts, learners), replica, efficiency)

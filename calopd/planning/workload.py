@@ -25,6 +25,9 @@ def teacher_tokens(config: Config) -> int:
 
 
 def longest_rollout(config: Config) -> int:
-    """Longest sequence that the rollout engine must be able to hold; evaluations count if there are any."""
+    """Longest sequence that the rollout engine must be able to hold; evaluations count if there are any.
+
+    No more than that: vLLM refuses a length above the positions of the model, which this one may equal.
+    """
     evaluated = config.evaluation.max_tokens if config.evaluation.problems else 0
-    return config.data.max_prompt_tokens + max(config.rollout.max_tokens, evaluated) + 1
+    return config.data.max_prompt_tokens + max(config.rollout.max_tokens, evaluated)

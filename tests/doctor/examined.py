@@ -8,6 +8,7 @@ from calopd.config import Config, load_config
 from calopd.doctor.case import Case
 from calopd.doctor.checks import Level, examine
 from calopd.doctor.outcome import Outcome, Verdict
+from tests.services.processes import ROOT
 
 
 def copied(tiny, folder: Path, settings: Iterable[str] = ()) -> Config:
@@ -21,6 +22,11 @@ def copied(tiny, folder: Path, settings: Iterable[str] = ()) -> Config:
     file = folder / "run.toml"
     file.write_text(tiny.config("examined"))
     return load_config(file, [*own, f'run.dir="{folder}"', *settings], environ={})
+
+
+def recipe(name: str, *settings: str) -> Config:
+    """A configuration that is shipped."""
+    return load_config(ROOT / "configs" / f"{name}.toml", settings, environ={})
 
 
 def failures(config: Config, level: Level = Level.SERVICES) -> dict[str, Outcome]:

@@ -26,7 +26,7 @@ class SpoiledEngine:
 
     def __init__(self, engine: TorchScorer) -> None:
         self._engine = engine
-        self.name, self.model, self.revision = engine.name, engine.model, engine.revision
+        self.name, self.model, self.revision, self.dtype = engine.name, engine.model, engine.revision, engine.dtype
         self.vocabulary_size, self.max_positions = engine.vocabulary_size, engine.max_positions
         self.fault: Fault | None = None
 

@@ -11,16 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from calopd.config import load_config
 from calopd.core.errors import CalopdError, ConfigError
 from calopd.doctor import disk_checks, machine_checks
 from calopd.doctor.case import Case
 from calopd.doctor.checks import CHECKS, Level, examine, require
-from calopd.doctor.gpu_checks import judge_driver, judge_gpus, parse_gpus, role_memory
+from calopd.doctor.gpu_checks import role_memory
 from calopd.doctor.outcome import Verdict
 from calopd.models.tokenizers import load_tokenizer
-from tests.doctor.examined import check_fault, copied, failures
-from tests.services.processes import ROOT
+from tests.doctor.examined import check_fault, copied, failures, recipe
 
 BOTH = ("student", "teacher")
 
@@ -70,11 +68,11 @@ def few_positions(role: str, count: int):
     return lambda folder: edit_json(folder / role / "config.json", max_position_embeddings=count)
 
 
-def edit_problem(**values):
+def edit_problem(file: str = "train.jsonl", **values):
     def plant(folder: Path) -> None:
-        first, *rest = (folder / "train.jsonl").read_text().splitlines()
+        first, *rest = (folder / file).read_text().splitlines()
         lines = [json.dumps(json.loads(first) | values), *rest]
-        (folder / "train.jsonl").write_text("\n".join(lines) + "\n")
+        (folder / file).write_text("\n".join(lines) + "\n")
 
     return plant
 
@@ -124,6 +122,9 @@ FAULTS = {
         "remove the problems"),
     "a problem that is too long": (
         edit_problem(problem="long " * 400), [], "prompts", "problem p0-0 under c0 has a prompt of",
+        "raise data.max_prompt_tokens"),
+    "a held-out problem that is too long": (
+        edit_problem("heldout.jsonl", problem="long " * 400), [], "prompts", "under c0 has a prompt of",
         "raise data.max_prompt_tokens"),
     "too few held-out problems": (
         nothing, ["evaluation.problems=17"], "problems", "holds 16", "set evaluation.problems to 16 or less"),
@@ -180,10 +181,6 @@ def test_space_is_counted_per_file_system():
     assert disk_checks.judge_space(tmpfs).message.startswith("/policies: about 60.0 GB needed for policies, 48.0 GB")
 
 
-def recipe(name: str, *settings: str):
-    return load_config(ROOT / "configs" / f"{name}.toml", settings, environ={})
-
-
 def test_the_space_of_the_8b_recipe_is_that_of_its_checkpoints_and_policies():
     runs, policies = disk_checks.needed_bytes(recipe("qwen3-30b-to-8b"))
     assert runs == pytest.approx(3 * 98.3e9 + 33e9, rel=0.02)
@@ -236,29 +233,6 @@ def test_a_port_in_use_is_found(tiny, tmp_path):
         taken.bind(("127.0.0.1", config.rollout.port))
         taken.listen()
         check_fault(config, "ports", "(rollout.port) is in use", "choose other ports")
-
-
-SMI = """
-0, NVIDIA H100 80GB HBM3, 81559, 558, 4, 580.65.06, 9.0
-1, NVIDIA H100 80GB HBM3, 81559, 558, 40960, 580.65.06, 9.0
-"""
-
-
-def test_gpus_must_exist_and_be_free():
-    found = parse_gpus(SMI)
-    assert judge_gpus((0,), found).message == "1 GPUs, free: NVIDIA H100 80GB HBM3, 79.1 GiB"
-    busy = judge_gpus((0, 1), found)
-    assert busy.message == "GPU 1 (NVIDIA H100 80GB HBM3): another program uses 40.0 of 79.1 GiB"
-    assert "nvidia-smi" in busy.advice
-    assert judge_gpus((0, 7), found).verdict is Verdict.FAILED
-    assert parse_gpus("0, NVIDIA GH200, 97871, [N/A], [N/A], 580.1, 9.0")[0].memory_gib == pytest.approx(95.6, abs=0.1)
-
-
-def test_the_driver_must_run_the_cuda_of_torch():
-    assert judge_driver("2.13.0+cu130", "13.0", "580.65.06").verdict is Verdict.PASSED
-    old = judge_driver("2.13.0+cu130", "13.0", "570.86.10")
-    assert (old.verdict, old.advice) == (Verdict.FAILED, "install a driver of the 580 series or newer")
-    assert "make setup-gpu" in judge_driver("2.13.0+cpu", None, "580.65.06").advice
 
 
 def test_a_run_raises_the_first_quick_failure_in_one_line(tiny, tmp_path):

@@ -26,6 +26,7 @@ RESULTS = [
         "second", failed("the thing at some.host:1 is broken in a way that takes many words " * 2, "repair the thing")
     ),
     Result("third", not_checked("no thing here")),
+    Result("fourth", not_checked("no thing here")),
 ]
 
 
@@ -40,7 +41,12 @@ def test_the_results_say_what_was_found_and_what_to_do(terminal):
     text = shown(terminal)
     for part in ("first", "passed", "failed", "not checked", "repair the thing", "a longer text"):
         assert part in text
-    assert "1 passed, 1 failed, 1 not checked" in text
+    assert "1 passed, 1 failed, 2 not checked" in text
+
+
+def test_checks_that_were_not_made_for_one_reason_share_a_row_of_the_table():
+    (row,) = (line.split() for line in shown(terminal=True).splitlines() if "no thing here" in line)
+    assert " ".join(row) == "2 checks not checked no thing here: third, fourth"
 
 
 def test_the_table_fits_into_80_columns():

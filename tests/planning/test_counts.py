@@ -100,3 +100,10 @@ def test_a_count_sees_memory_that_the_formula_does_not_know(settings, monkeypatc
     monkeypatch.setattr(Student, "forward", keeps)
     counted = count_learner(config, 2).peak
     assert role_need(config, "learner").memory.bytes < (1 - TOLERANCE) * counted
+
+
+def test_an_optimizer_step_counts_the_shards_of_one_rank(settings):
+    """Two moments beside weights and gradients, without the tensors of all ranks that DTensor reasons about."""
+    config = settings("learner.ranks=2", student={**DENSE, "num_hidden_layers": 8})
+    counter = count_learner(config, 2)
+    assert counter.phases["optimizer"] == pytest.approx(2 * counter.phases[""], rel=TOLERANCE)

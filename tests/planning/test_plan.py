@@ -4,15 +4,20 @@ import statistics
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
+from rich.console import Console
 
 from calopd.config import load_config
+from calopd.core.errors import ConfigError
 from calopd.planning.decode_batch import RolloutReplica
 from calopd.planning.gpus import GPUS
-from calopd.planning.lengths import draw_lengths
-from calopd.planning.paper_minutes import paper_minutes
+from calopd.planning.lengths import PAPER_QUANTILES, draw_lengths, lengths_of_run
+from calopd.planning.plan_tables import Plan, print_assumptions
 from calopd.planning.splits import plan_splits, with_split
 from calopd.planning.step_simulation import StepModel, sample_times, serve
+from calopd.rundir.files import read_lines, write_lines, write_text
+from calopd.rundir.layout import RunDir
 from tests.services.processes import ROOT
 
 CONFIG = ROOT / "configs" / "qwen3-4b-to-1.7b.toml"
@@ -109,10 +114,42 @@ def test_more_or_faster_gpus_never_make_a_step_longer() -> None:
     assert plan_splits(config, GPUS["h20"], 8)[0].strict.step > eight
 
 
-def test_the_papers_minutes_are_of_its_pairs_and_methods_only(tmp_path: Path) -> None:
-    assert paper_minutes(load_config(CONFIG)) == 14.90
-    assert paper_minutes(load_config(CONFIG, ["method.name=opd"])) == 18.80
-    assert paper_minutes(load_config(CONFIG, ["method.name=eopd"])) is None
-    for setting in ("learner.trajectories=128", "rollout.max_tokens=8192", "learner.lora_rank=8"):
-        assert paper_minutes(load_config(CONFIG, [setting])) is None, f"{setting} is not the paper's"
-    assert paper_minutes(load_config(ROOT / "configs" / "demo.toml")) is None
+def recorded(folder: Path, **figures: float) -> RunDir:
+    run = RunDir(folder)
+    write_text(run.config, load_config(CONFIG).to_toml())
+    rows = [{f"response_length_{key}": value + step for key, value in figures.items()} for step in (-100, 100)]
+    write_lines(run.metrics, [{**row, "truncated_share": 0.0} for row in rows])
+    return run
+
+
+def test_a_plan_takes_the_lengths_of_a_run(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "run", p50=1_000, p95=3_000, mean=1_800)
+    responses = lengths_of_run(run)
+    lengths = draw_lengths(4_096, 0, quantiles=responses.quantiles)
+    assert statistics.median(lengths) == pytest.approx(1_000, rel=0.01)
+    assert sorted(lengths)[int(0.95 * 4_096)] == pytest.approx(3_000, rel=0.02)
+    assert statistics.mean(lengths) == pytest.approx(1_800, rel=0.01)
+    assert max(lengths) > 16_000, "the limit of the run"
+    config = load_config(CONFIG)
+    splits = plan_splits(config, GPUS["h100"], 4, responses=responses)
+    assert splits[0].strict.teacher < plan_splits(config, GPUS["h100"], 4)[0].strict.teacher / 2
+    console = Console(width=150, record=True)
+    print_assumptions(console, Plan(config=config, gpu=GPUS["h100"], splits=splits, responses=responses))
+    shown = console.export_text()
+    assert "median 1,000 tokens, mean 1,800, 0% cut at 16,384" in shown
+    assert f"2 steps of {run}" in shown
+    assert "the paper's, for" not in shown
+
+
+def test_lengths_of_a_run_that_cuts_many_responses(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "run", p50=7_758, p95=16_284, mean=9_270)
+    write_lines(run.metrics, [{**row, "truncated_share": 0.213} for row in read_lines(run.metrics)])
+    found, papers = (np.array(quantiles) for quantiles in (lengths_of_run(run).quantiles, PAPER_QUANTILES))
+    assert found == pytest.approx(papers, rel=0.1), "what the paper's own lengths would record"
+
+
+def test_lengths_of_an_emulated_run_are_refused(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "run", p50=1_000, p95=3_000, mean=1_800)
+    write_text(run.config, run.config.read_text().replace('engine = "torch"', 'engine = "emulated"'))
+    with pytest.raises(ConfigError, match="drawn, not sampled"):
+        lengths_of_run(run)

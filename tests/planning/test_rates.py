@@ -74,8 +74,8 @@ def test_rates_are_measured_on_this_machine() -> None:
     assert efficiency.mixture == pytest.approx(ASSUMED.mixture / ASSUMED.prefill)
     assert min(gpu.bandwidth_gb, gpu.tflops, efficiency.training, efficiency.publish_bytes_per_second) > 0
     sources = {meaning: source for meaning, _, source in assumptions(efficiency)}
-    assert sources["learning reaches of the bf16 FLOP/s"] == "measured on this machine"
-    assert "assumed" in sources["scoring reaches of the bf16 FLOP/s, mixture of experts"]
+    assert sources["share of the bf16 FLOP/s that learning reaches"] == "measured on this machine"
+    assert "assumed" in sources["share of the bf16 FLOP/s that scoring reaches, mixture of experts"]
 
 
 def test_a_layer_has_the_sizes_that_the_formulas_count() -> None:
@@ -93,7 +93,15 @@ def test_several_configurations_are_compared(capsys: pytest.CaptureFixture[str])
     files = [CONFIGS / "qwen3-4b-to-1.7b.toml", CONFIGS / "qwen3-30b-to-4b.toml"]
     plan_command.run(
         argparse.Namespace(
-            config=files, gpu="H20", count=4, price=2.0, most=1, measure=False, overlay=None, set=["run.steps=10"]
+            config=files,
+            gpu="H20",
+            count=4,
+            price=2.0,
+            most=1,
+            measure=False,
+            overlay=None,
+            lengths=None,
+            set=["run.steps=10"],
         )
     )
     out = capsys.readouterr().out

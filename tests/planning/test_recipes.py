@@ -5,9 +5,13 @@ import json
 import pytest
 
 from benchmarks.memory import RESULTS, TOLERANCE, first_of_each_role, formula_row, recipes
+from calopd.experiments.experiment_file import load_experiment
+from calopd.experiments.planned_runs import plan_experiment
 from calopd.planning import SPARE, role_fits
+from tests.services.processes import ROOT
 
 RECIPES = recipes()
+PAPER = sorted(file for file in (ROOT / "configs" / "paper").glob("*.toml") if file.name != "common.toml")
 
 
 def test_all_recipes_for_gpus_are_in_the_table():
@@ -32,3 +36,14 @@ def test_the_committed_table_is_that_of_the_recipe(name):
         expected = formula_row(RECIPES[name], fit)
         assert {key: row[key] for key in expected} == expected, "the table is outdated: run make bench-memory"
         assert expected["formula_gib"] == pytest.approx(row["counted_gib"], rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("file", PAPER, ids=lambda file: file.stem)
+def test_every_job_of_the_papers_experiments_fits_its_gpus_with_room_to_spare(file):
+    """Methods differ in what they keep: a frozen student, adapters, the teacher's distribution."""
+    jobs = plan_experiment(file, load_experiment(file), environ={}).jobs
+    assert jobs
+    for job in jobs:
+        for fit in role_fits(job.config):
+            assert fit.fits, f"{job.name}: {fit}"
+            assert fit.spare >= SPARE, f"{job.name}: {fit}, only {fit.spare:.1%} to spare"
