@@ -15,7 +15,7 @@ from calopd.core.paper_results import (
     paper_arm,
 )
 from calopd.core.statistics import Difference, Spread, holm, seeded_difference, spread
-from calopd.evaluation.accuracy_tables import points
+from calopd.evaluation.accuracy_tables import p_value, points
 from calopd.evaluation.results import MEAN
 from calopd.experiments.experiment_file import EvaluationPart, TablePart
 from calopd.experiments.model_scores import ModelScores, read_scores
@@ -52,16 +52,17 @@ def scored_arms(plan: ExperimentPlan, arms: Sequence[str]) -> list[ScoredArm]:
     paper = _evaluates_as_paper(plan.experiment.evaluation)
     for pair in plan.experiment.recipes:
         for role in plan.experiment.evaluation.baselines:
-            scores = read_scores(plan.files.scores(f"{pair}.{role}"))
+            scores = read_scores(plan, f"{pair}.{role}")
             if scores is not None:
                 names = pair_of(_recipe_settings(plan, pair))
                 known = paper_accuracy(names, role) if paper else {}
-                rows.append(ScoredArm(pair, LABELS[role], {0: scores}, 1, known))
+                rows.append(ScoredArm(pair, LABELS[role], {0: scores}, 1, _comparable(known, scores)))
         for variation in (one for arm in arms for one in plan.variations[arm]):
             found = _seeds(plan, pair, variation)
             if found:
-                rows.append(ScoredArm(pair, variation.label, found, len(plan.experiment.seeds),
-                                      _paper(plan, pair, variation) if paper else {}))  # fmt: skip
+                known = _paper(plan, pair, variation) if paper else {}
+                known = _comparable(known, next(iter(found.values())))
+                rows.append(ScoredArm(pair, variation.label, found, len(plan.experiment.seeds), known))
     return rows
 
 
@@ -74,7 +75,7 @@ def _recipe_settings(plan: ExperimentPlan, pair: str) -> dict[str, dict[str, obj
 def _seeds(plan: ExperimentPlan, pair: str, variation: Variation) -> dict[int, ModelScores]:
     found = {}
     for seed in plan.experiment.seeds:
-        scores = read_scores(plan.files.scores(plan.run(pair, variation, seed).name))
+        scores = read_scores(plan, plan.run(pair, variation, seed).name)
         if scores is not None:
             found[seed] = scores
     return found
@@ -84,6 +85,12 @@ def _paper(plan: ExperimentPlan, pair: str, variation: Variation) -> dict[str, f
     config = plan.run(pair, variation, plan.experiment.seeds[0]).config.model_dump(mode="json")
     arm = paper_arm(config)
     return {} if arm is None else paper_accuracy(*arm)
+
+
+def _comparable(paper: dict[str, float], scores: ModelScores) -> dict[str, float]:
+    """The paper's mean is over its six benchmarks: it does not compare with the mean over others."""
+    same = set(scores.benchmarks) == set(BENCHMARKS)
+    return {name: value for name, value in paper.items() if same or name != MEAN}
 
 
 def _evaluates_as_paper(part: EvaluationPart) -> bool:
@@ -147,7 +154,8 @@ def _heading(plan: ExperimentPlan, pair: str) -> str:
 def _note(plan: ExperimentPlan, rows: Sequence[ScoredArm]) -> str:
     seeds = len(plan.experiment.seeds)
     spread_words = "one seed" if seeds == 1 else f"mean ± standard deviation over {seeds} seeds"
-    return f"Avg@{plan.experiment.evaluation.n} in percent, {spread_words}; the last column is the unweighted mean."
+    mean = "; the last column is the unweighted mean" if MEAN in _columns(rows) else ""
+    return f"Avg@{plan.experiment.evaluation.n} in percent, {spread_words}{mean}."
 
 
 def size_notes(rows: Sequence[ScoredArm]) -> list[str]:
@@ -186,16 +194,12 @@ def difference_table(plan: ExperimentPlan, part: TablePart, rows: Sequence[Score
     )
     pair = ""
     for key, (gain, seeds) in found.items():
-        cells = [key[1], points(gain), _p(gain.p_value), _p(corrected[key]), str(seeds)]
+        cells = [key[1], points(gain), p_value(gain.p_value), p_value(corrected[key]), str(seeds)]
         table.rows.append(TableRow(cells, group=_heading(plan, key[0]) if key[0] != pair else ""))
         pair = key[0]
         numbers = (gain.estimate.value, gain.estimate.low, gain.estimate.high, gain.p_value, corrected[key])
         table.csv_rows.append([*key, *numbers, seeds])
     return table
-
-
-def _p(value: float) -> str:
-    return f"{value:.4f}" if value > 1e-4 else "≤ 0.0001"
 
 
 def _paired(row: ScoredArm, base: ScoredArm) -> tuple[Difference, int] | None:

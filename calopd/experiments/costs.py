@@ -9,7 +9,7 @@ from calopd.core.paper_results import BENCHMARK_SIZES, TEACHER
 from calopd.evaluation.benchmark_table import HUB
 from calopd.experiments.experiment_file import EstimatePart, Experiment
 from calopd.experiments.planned_runs import BaselineJob, ExperimentJob, RunJob, StudyJob
-from calopd.planning.gpus import GPUS
+from calopd.planning.gpus import gpu_named
 from calopd.planning.lengths import draw_lengths
 from calopd.planning.model_shapes import ModelShape
 from calopd.planning.rates import ASSUMED, scoring_seconds
@@ -52,13 +52,11 @@ class CostModel:
         if self._experiment.estimate is not None:
             return self._measured(job, self._experiment.estimate)
         placement = job.config.placement
-        if job.config.resources.gpu not in GPUS or not (
-            placement.teachers and placement.rollouts and placement.learner
-        ):
+        if not (job.config.resources.gpu and placement.teachers and placement.rollouts and placement.learner):
             return None
         try:
             return self._planned(job)
-        except ConfigError:  # the shape of a model is not known here
+        except ConfigError:  # the GPU, or the shape of a model, is not known here
             return None
 
     def _measured(self, job: ExperimentJob, estimate: EstimatePart) -> Cost:
@@ -105,7 +103,7 @@ def _size(benchmark: str) -> int:
 
 def _step_seconds(config: Config) -> float:
     student, teacher = shapes(config)
-    gpu, placement = GPUS[config.resources.gpu], config.placement
+    gpu, placement = gpu_named(config.resources.gpu), config.placement
     split = sum(map(len, placement.teachers)), sum(map(len, placement.rollouts)), len(placement.learner)
     model = step_model(config, student, teacher, gpu, split, rollout_replica(config, student, gpu, ASSUMED))
     draws = [
@@ -120,7 +118,7 @@ def _sampling_seconds(
 ) -> float:
     """Time until the first of several processes has sampled its share of the responses."""
     rollout = config.rollout.model_copy(update={"max_in_flight": in_flight})
-    gpu = GPUS[config.resources.gpu]
+    gpu = gpu_named(config.resources.gpu)
     replica = rollout_replica(config.model_copy(update={"rollout": rollout}), shape, gpu, ASSUMED)
     share = -(-samples // processes)
     # Once the engine is full, twice the responses take twice the time.
@@ -132,7 +130,7 @@ def _sampling_seconds(
 def _study_seconds(job: StudyJob, tokens: int) -> float:
     """Sampling and scoring overlap: the slower one counts. Recorded rollouts are not sampled."""
     config = job.config
-    gpu, (student, teacher) = GPUS[config.resources.gpu], shapes(config)
+    gpu, (student, teacher) = gpu_named(config.resources.gpu), shapes(config)
     lengths = draw_lengths(config.learner.trajectories, 0, limit=config.rollout.max_tokens)
     responses = tokens * len(lengths) // sum(lengths)
     prompts = [PROMPT_TOKENS] + [PROMPT_TOKENS + INTERVENTION_TOKENS] * len(CONTEXTS)

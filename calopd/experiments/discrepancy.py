@@ -19,17 +19,22 @@ RELAXATION = 5.0
 
 def measure_discrepancy(config: Config, student: str, part: DiscrepancyPart, directory: Path) -> None:
     """Sample and score the responses of the model at `student`, then write discrepancy.json; repeated, it resumes."""
-    measured = config.model_copy(
+    goal = Goal(None, part.rollouts, SHARD_TOKENS, FLUSH_SECONDS)
+    study = directory / "study"
+    collect(measured_config(config, student, part), study, goal, chosen=part.probes, recorded=None)
+    write_json(result_file(directory), summarise_discrepancy(Study(study)))
+
+
+def measured_config(config: Config, student: str, part: DiscrepancyPart) -> Config:
+    """The configuration of the study that the model at `student` is measured with."""
+    return config.model_copy(
         update={
             "student": config.student.model_copy(update={"path": student}),
             "data": config.data.model_copy(update={"train": part.problems, "heldout": None}),
+            "evaluation": config.evaluation.model_copy(update={"problems": 0}),
             "run": config.run.model_copy(update={"seed": 0}),  # the same problems and random numbers for all models
         }
     )
-    goal = Goal(None, part.rollouts, SHARD_TOKENS, FLUSH_SECONDS)
-    study = directory / "study"
-    collect(measured, study, goal, chosen=part.probes, recorded=None)
-    write_json(result_file(directory), summarise_discrepancy(Study(study)))
 
 
 def summarise_discrepancy(study: Study) -> dict[str, float]:

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from calopd.core.paper_results import TRAINING, paper_arm
-from calopd.core.statistics import spread
+from calopd.core.paper_results import paper_at_end
 from calopd.evaluation.results import MEAN
+from calopd.experiments.accuracy_table import LABELS, scored_arms
 from calopd.experiments.discrepancy import read_discrepancy
 from calopd.experiments.experiment_file import FigurePart
 from calopd.experiments.job_execution import final_retained
 from calopd.experiments.model_scores import read_scores
-from calopd.experiments.planned_runs import ExperimentPlan, RunJob
+from calopd.experiments.planned_runs import BaselineJob, ExperimentJob, ExperimentPlan, RunJob, StudyJob
 from calopd.experiments.variations import Variation
 from calopd.pages.comparison.run_groups import RunGroup
 from calopd.pages.comparison.step_figures import step_figures
@@ -49,8 +49,7 @@ def _sweep(plan: ExperimentPlan, part: FigurePart) -> list[LineFigure]:
                 points = _points(plan, pair, plan.variations[arm], part.x, key)
                 if points:
                     lines.append(_sweep_line(_sweep_label(plan, pair, arm), points))
-                if key == "retained_ratio":
-                    marks += _paper_points(plan, pair, plan.variations[arm], part.x)
+                marks += _paper_points(plan, pair, arm, part.x, key)
         if lines:
             name = part.x.rpartition(".")[2]
             figures.append(
@@ -83,30 +82,40 @@ def _points(
 def _result(plan: ExperimentPlan, job: RunJob, key: str) -> float | None:
     if key == "retained_ratio":
         return final_retained(job.config.run_dir)
-    scores = read_scores(plan.files.scores(job.name))
+    scores = read_scores(plan, job.name)
     return None if scores is None else scores.accuracy(MEAN)
 
 
 def _sweep_line(label: str, points: Sequence[tuple[float, list[float]]]) -> Line:
-    spreads = [spread(values) for _, values in points]
-    places, means = [x for x, _ in points], [one.mean for one in spreads]
-    if all(one.deviation is None for one in spreads):
-        return Line(label, places, means)
-    width = [one.deviation or 0.0 for one in spreads]
-    low = [mean - each for mean, each in zip(means, width, strict=True)]
-    high = [mean + each for mean, each in zip(means, width, strict=True)]
-    return Line(label, places, means, low, high)
+    return Line.over_seeds(label, [x for x, _ in points], [values for _, values in points])
 
 
-def _paper_points(plan: ExperimentPlan, pair: str, variations: Sequence[Variation], x: str) -> list[Mark]:
-    """The paper's retained ratio at the end of training, of variations whose settings are the paper's."""
+def _paper_points(plan: ExperimentPlan, pair: str, arm: str, x: str, key: str) -> list[Mark]:
+    """The paper's accuracy, or its retained ratio at the end of training, where the settings are the paper's."""
     marks = []
-    for variation in variations:
-        arm = paper_arm(plan.run(pair, variation, plan.experiment.seeds[0]).config.model_dump(mode="json"))
-        value = TRAINING["retained_ratio"].get(arm[1]) if arm else None
-        if value is not None and x in variation.values:
-            marks.append(Mark(f"the paper, {variation.label}, at the end", value, float(variation.values[x])))
+    scored = {row.label: row.paper.get(MEAN) for row in scored_arms(plan, [arm]) if row.pair == pair}
+    for variation in (one for one in plan.variations[arm] if x in one.values):
+        if key == "accuracy":
+            value, when = scored.get(variation.label), ""
+        else:
+            config = plan.run(pair, variation, plan.experiment.seeds[0]).config
+            value, when = paper_at_end(config.model_dump(mode="json"), key), ", at the end"
+        if value is not None:
+            marks.append(Mark(f"the paper, {variation.label}{when}", value, float(variation.values[x])))
     return marks
+
+
+def _model_label(plan: ExperimentPlan, job: ExperimentJob) -> str:
+    """The label that a model has in tables, with its seed and pair if there are several."""
+    if isinstance(job, BaselineJob):
+        words = [LABELS[job.role]]
+    else:
+        words = [label for (_, label, _), name in plan.run_names.items() if name == job.name][:1]
+    if isinstance(job, RunJob) and len(plan.experiment.seeds) > 1:
+        words.append(f"seed {job.seed}")
+    if not isinstance(job, StudyJob) and len(plan.experiment.recipes) > 1:
+        words.append(job.pair)
+    return ", ".join(words)
 
 
 def discrepancy_table(plan: ExperimentPlan) -> DataTable | None:
@@ -124,8 +133,8 @@ def discrepancy_table(plan: ExperimentPlan) -> DataTable | None:
     for job in plan.jobs:
         found = read_discrepancy(plan.files.discrepancy(job.name))
         if found is not None:
-            error = f"{found['mean_absolute']:.4f} ± {found['standard_error']:.4f}"
-            cells = [job.name, error, f"{found['mean_log_ratio']:.4f}", f"{found['retained']:.3f}"]
+            error = f"{found['mean_absolute']:.3f} ± {found['standard_error']:.3f}"
+            cells = [_model_label(plan, job), error, f"{found['mean_log_ratio']:.3f}", f"{found['retained']:.1%}"]
             table.rows.append(TableRow([*cells, f"{found['mean_length']:.1f}", f"{found['responses']:,}"]))
             table.csv_rows.append([job.name, *(found[key] for key in _DISCREPANCY)])
     return table if table.rows else None

@@ -5,11 +5,13 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from calopd.config.explain import sentence
 from calopd.config.extends import merge, read_layers
 from calopd.config.nearest import nearest
-from calopd.config.sections.sampling import SamplingKeys
+from calopd.config.sections.base import Seed
+from calopd.config.sections.sampling import GreedySamplingKeys
 from calopd.core.errors import ConfigError
-from calopd.core.options import PAPER_EVALUATION, Sampler
+from calopd.core.options import PAPER_EVALUATION
 from calopd.core.paper_results import STUDENT
 from calopd.core.step_metrics import METRICS
 from calopd.pages.comparison.step_figures import COMPARED
@@ -37,7 +39,7 @@ class Arm(Part):
     """The arm that a control follows step by step, with the same seed; for methods with a recorded run only."""
 
 
-class EvaluationPart(SamplingKeys):
+class EvaluationPart(GreedySamplingKeys):
     """The evaluation of every trained student. The defaults are the paper's."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -45,15 +47,15 @@ class EvaluationPart(SamplingKeys):
     benchmarks: tuple[str, ...] = ()
     """Names or files; none = no evaluation."""
     n: int = Field(default=16, ge=1)
-    problems: int | None = None
+    problems: int | None = Field(default=None, ge=1)
     """Only the first problems of each benchmark."""
-    temperature: float = Field(default=PAPER_EVALUATION.temperature, gt=0)
+    temperature: float = Field(default=PAPER_EVALUATION.temperature, ge=0)
     top_p: float = Field(default=PAPER_EVALUATION.top_p, gt=0, le=1)
     max_tokens: int = Field(default=PAPER_EVALUATION.max_tokens, ge=1)
-    max_prompt_tokens: int = 2_048
-    in_flight: int = 256
-    engine: Sampler = "vllm"
-    seed: int = 0
+    max_prompt_tokens: int = Field(default=2_048, ge=1)
+    in_flight: int = Field(default=256, ge=1)
+    engine: Literal["vllm", "torch"] = "vllm"
+    seed: Seed = 0
     baselines: tuple[Literal["student", "teacher"], ...] = ("student", "teacher")
     """Models of a pair that are evaluated too."""
 
@@ -90,8 +92,8 @@ class StudyPart(Part):
 
     recipe: str
     set: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    tokens: int | None = None
-    rollouts: int | None = None
+    tokens: int | None = Field(default=None, ge=1)
+    rollouts: int | None = Field(default=None, ge=1)
     contexts: str = ""
     rollouts_of: str = ""
     """Another study of the file, whose rollouts are scored instead of new ones."""
@@ -100,8 +102,8 @@ class StudyPart(Part):
 class EstimatePart(Part):
     """Measured times for machines that the planner does not know."""
 
-    seconds_per_step: float
-    seconds_per_run: float = 0.0
+    seconds_per_step: float = Field(gt=0, allow_inf_nan=False)
+    seconds_per_run: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Start and end of a run, its evaluation included."""
     source: str = ""
 
@@ -113,18 +115,16 @@ class Experiment(Part):
     dir: Path
     note: str = ""
     """The limits of what the experiment can show; stands at the top of its page."""
-    seeds: tuple[int, ...] = (0,)
+    seeds: tuple[Seed, ...] = (0,)
     recipes: dict[str, Path]
     """Name of a pair -> TOML of its runs, relative to this file."""
     set: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """Settings of all runs."""
+    """Settings of all runs and studies."""
     arms: dict[str, Arm] = Field(default_factory=dict)
     evaluation: EvaluationPart = EvaluationPart()
     discrepancy: DiscrepancyPart | None = None
     tables: tuple[TablePart, ...] = ()
     figures: tuple[FigurePart, ...] = ()
-    efficiency: bool = False
-    """Write a table of the times per step."""
     studies: dict[str, StudyPart] = Field(default_factory=dict)
     estimate: EstimatePart | None = None
     keep_checkpoints: bool = False
@@ -170,14 +170,6 @@ def load_experiment(file: Path) -> Experiment:
     try:
         experiment = Experiment.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(f"{file}: " + "; ".join(map(_explain, error.errors()))) from None
+        raise ConfigError(f"{file}: " + "; ".join(map(sentence, error.errors()))) from None
     recipes = {name: file.parent / path for name, path in experiment.recipes.items()}
     return experiment.model_copy(update={"recipes": recipes})
-
-
-def _explain(error: Any) -> str:
-    where = ".".join(map(str, error["loc"]))
-    message = error["msg"].removeprefix("Value error, ")
-    if error["type"] == "extra_forbidden":
-        return f"unknown key {where}"
-    return f"{where}: {message}" if where and error["type"] != "value_error" else message

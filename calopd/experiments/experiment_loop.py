@@ -7,8 +7,9 @@ from rich.console import Console
 from calopd.core.errors import CalopdError
 from calopd.experiments.experiment_page import write_results
 from calopd.experiments.host_claims import claimed
-from calopd.experiments.job_execution import check_existing, do_job, is_done
+from calopd.experiments.job_execution import do_job, is_done
 from calopd.experiments.planned_runs import ExperimentJob, ExperimentPlan
+from calopd.experiments.preflight import require_experiment
 from calopd.rundir.files import append_line, read_lines
 
 POLL_SECONDS = 20.0
@@ -21,8 +22,7 @@ class ExperimentLoop:
 
     def run(self) -> None:
         """Do all jobs; a job that fails is reported, and those that do not need it are done nevertheless."""
-        for job in self._plan.runs:
-            check_existing(job)
+        require_experiment(self._plan)
         self._say_progress()
         while remaining := self._remaining():
             if not any(self._try(job) for job in remaining):
@@ -69,7 +69,9 @@ class ExperimentLoop:
         remaining, jobs = self._remaining(), self._plan.jobs
         left = self._seconds(remaining)
         eta = "" if not remaining else f", ETA {_hours(left)} on one host" if left is not None else ", ETA unknown yet"
-        self._console.print(f"{len(jobs) - len(remaining)} of {len(jobs)} jobs done{eta}", highlight=False)
+        failed = f", {len(self._failed)} failed" if self._failed else ""
+        done = len(jobs) - len(remaining) - len(self._failed)
+        self._console.print(f"{done} of {len(jobs)} jobs done{failed}{eta}", highlight=False)
 
     def _seconds(self, jobs: list[ExperimentJob]) -> float | None:
         """Expected time of jobs: the mean of finished ones of their kind; a resumed one counts only its last part."""

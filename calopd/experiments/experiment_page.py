@@ -12,7 +12,7 @@ from calopd.pages.comparison.efficiency import efficiency_table
 from calopd.pages.document import document
 from calopd.pages.figures.data_table import DataTable
 from calopd.pages.figures.exports import export_figure, export_table
-from calopd.pages.report.report_page import DEMO_MODELS, DEMO_NOTE
+from calopd.pages.report.report_page import DEMO_MODELS, DEMO_NOTE, EMULATED_NOTE
 from calopd.rundir.files import write_text
 
 
@@ -27,7 +27,7 @@ def write_results(plan: ExperimentPlan) -> Path:
             sections += _section(part.title, *tables, out=out)
     held_out = discrepancy_table(plan)
     if held_out is not None:
-        sections += _section("Held-out discrepancy", held_out, out=out)
+        sections += _section(held_out.title, held_out, out=out)
     for figure in experiment.figures:
         drawn = experiment_figures(plan, figure)
         for one in drawn:
@@ -43,7 +43,8 @@ def write_results(plan: ExperimentPlan) -> Path:
 def _section(title: str, *tables: DataTable, out: Path) -> str:
     for table in tables:
         export_table(table, out)
-    return f"<section><h2>{escape(title)}</h2>{''.join(table.html() for table in tables if table.rows)}</section>\n"
+    shown = "".join(table.html("" if table.title == title else "h3") for table in tables if table.rows)
+    return f"<section><h2>{escape(title)}</h2>{shown}</section>\n"
 
 
 def _header(plan: ExperimentPlan) -> str:
@@ -58,6 +59,8 @@ def _header(plan: ExperimentPlan) -> str:
     notices = [plan.experiment.note] if plan.experiment.note else []
     if done < len(plan.jobs):
         notices.append("Unfinished: tables and figures contain only the runs that have ended so far.")
+    if any(job.config.emulated for job in plan.jobs):
+        notices.append(EMULATED_NOTE)
     if any(DEMO_MODELS in job.config.student.path for job in plan.jobs):
         notices.append(DEMO_NOTE)
     shown = "".join(f'<p class="notice">{escape(notice)}</p>' for notice in notices)

@@ -8,8 +8,9 @@ from rich.console import Console
 from calopd.config import Config, check_resumable, load_config
 from calopd.config.placement import Group
 from calopd.config.ports import chosen_ports
+from calopd.config.resume import check_owner
 from calopd.core.errors import ConfigError
-from calopd.core.paper_results import STUDENT
+from calopd.core.paper_results import STUDENT, TEACHER
 from calopd.evaluation.benchmarks import load_benchmark
 from calopd.evaluation.evaluated_models import resolve
 from calopd.evaluation.job import Job, Settings
@@ -17,7 +18,7 @@ from calopd.evaluation.layout import EvaluationDir
 from calopd.evaluation.model_weights import local_path, weights_digest
 from calopd.evaluation.run_jobs import run_job
 from calopd.experiments.discrepancy import measure_discrepancy, read_discrepancy
-from calopd.experiments.model_scores import read_scores, save_scores
+from calopd.experiments.model_scores import evaluation_settings, read_scores, save_scores
 from calopd.experiments.planned_runs import (
     BaselineJob,
     ExperimentJob,
@@ -27,7 +28,7 @@ from calopd.experiments.planned_runs import (
     evaluated_model,
 )
 from calopd.local.training import run as train
-from calopd.models.devices import choose_device, choose_dtype, dtype_name
+from calopd.models.devices import chosen_dtype
 from calopd.rundir.layout import RunDir
 from calopd.study.analyze import analyze
 from calopd.study.collection import NOISE_ROLLOUTS, Goal, collect
@@ -47,7 +48,7 @@ def is_done(plan: ExperimentPlan, job: ExperimentJob) -> bool:
         return StudyDir(plan.files.study(job.name.removeprefix("study."))).page.exists()
     if isinstance(job, RunJob) and not is_trained(job.config.run_dir):
         return False
-    evaluated = not plan.experiment.evaluation.benchmarks or read_scores(plan.files.scores(job.name)) is not None
+    evaluated = not plan.experiment.evaluation.benchmarks or read_scores(plan, job.name) is not None
     return evaluated and (not _measures(plan, job) or read_discrepancy(plan.files.discrepancy(job.name)) is not None)
 
 
@@ -63,7 +64,7 @@ def do_job(plan: ExperimentPlan, job: ExperimentJob, console: Console) -> None:
         return
     if isinstance(job, RunJob) and not is_trained(job.config.run_dir):
         _train(job.config)
-    if plan.experiment.evaluation.benchmarks and read_scores(plan.files.scores(job.name)) is None:
+    if plan.experiment.evaluation.benchmarks and read_scores(plan, job.name) is None:
         _evaluate(plan, job, console)
     part, directory = plan.experiment.discrepancy, plan.files.discrepancy(job.name)
     if part is not None and _measures(plan, job) and read_discrepancy(directory) is None:
@@ -74,26 +75,28 @@ def do_job(plan: ExperimentPlan, job: ExperimentJob, console: Console) -> None:
 
 
 def check_existing(job: RunJob) -> None:
-    """Refuse a directory with a run of other settings, which another experiment may have left."""
-    file = job.config.run_dir.config
+    """Refuse a directory with anything but a run, or with one of other settings, of another experiment perhaps."""
+    run_dir = job.config.run_dir
+    if run_dir.contents and not run_dir.is_run:
+        raise ConfigError(f"{run_dir} is not empty and not a run: set another `dir` in the experiment")
+    file = run_dir.config
     if not file.exists():
         return
+    check_owner(job.config.run_dir, job.config.method.file)
     saved = load_config(file, environ={})
     try:
         check_resumable(saved, job.config)
     except ConfigError as error:
-        raise ConfigError(f"{job.config.run_dir}: {error}, or set another `dir` in the experiment") from None
+        raise ConfigError(f"{run_dir}: {error}, or set another `dir` in the experiment") from None
     if (saved.run.steps, saved.learner.learning_rate) != (job.config.run.steps, job.config.learner.learning_rate):
         raise ConfigError(
-            f"{job.config.run_dir} has {saved.run.steps} steps with learning rate {saved.learner.learning_rate:g}, the "
+            f"{run_dir} has {saved.run.steps} steps with learning rate {saved.learner.learning_rate:g}, the "
             f"experiment {job.config.run.steps} with {job.config.learner.learning_rate:g}: set another `dir`"
         )
 
 
 def _train(config: Config) -> None:
-    started = config.run_dir.config.exists()
-    if not started:  # a kill before the configuration was complete leaves nothing of use
-        shutil.rmtree(config.run_dir.path, ignore_errors=True)
+    started = config.run_dir.is_run and config.run_dir.config.exists()
     train(config, resume=started, overwrite=False, chosen_ports=chosen_ports(config))
 
 
@@ -105,23 +108,28 @@ def _evaluate(plan: ExperimentPlan, job: RunJob | BaselineJob, console: Console)
         weights=str(model.weights) if model.weights else None,
         weights_sha256=weights_digest(model),
         version=model.version,
-        n=part.n,
-        seed=part.seed,
-        sampling=part.sampling,
-        max_prompt_tokens=part.max_prompt_tokens,
-        engine=part.engine,
-        dtype=dtype_name(choose_dtype("auto", choose_device("auto"))),
+        **evaluation_settings(part),
+        dtype=chosen_dtype("auto"),
         in_flight=part.in_flight,
+        tensor_parallel_size=_split_size(job),
     )
     evaluation = Job(settings, [load_benchmark(source, part.problems) for source in part.benchmarks])
     directory = EvaluationDir(plan.files.evaluation(job.name))
-    evaluation.save(directory)
-    save_scores(plan.files.scores(job.name), run_job(evaluation, directory, _replicas(job.config), console))
+    evaluation.save(directory, otherwise=f"set another `dir` in the experiment, or remove {directory}")
+    results = run_job(evaluation, directory, _replicas(job), console)
+    save_scores(plan.files.scores(job.name), results, part)
 
 
-def _replicas(config: Config) -> list[Group]:
-    """One sampling process on each of the GPUs that the run uses; one unplaced process without GPUs."""
-    return [(gpu,) for gpu in config.placement.gpus] or [()]
+def _split_size(job: RunJob | BaselineJob) -> int:
+    """GPUs that the evaluated model is split over, as in its role."""
+    is_teacher = isinstance(job, BaselineJob) and job.role == TEACHER
+    return (job.config.teacher if is_teacher else job.config.rollout).tensor_parallel_size
+
+
+def _replicas(job: RunJob | BaselineJob) -> list[Group]:
+    """Sampling processes on all GPUs that the run uses, as far as they divide; one unplaced process without GPUs."""
+    gpus, each = job.config.placement.gpus, _split_size(job)
+    return [gpus[start : start + each] for start in range(0, len(gpus) - each + 1, each)] or [()]
 
 
 def _study(plan: ExperimentPlan, job: StudyJob) -> None:

@@ -2,6 +2,7 @@
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from calopd.core.paper_results import BENCHMARK_SIZES
 from calopd.evaluation.benchmark_table import HUB
@@ -14,19 +15,22 @@ def print_experiment(console: Console, plan: ExperimentPlan, price: float | None
     model = CostModel(plan.experiment)
     costs = {job.name: model.cost(job) for job in plan.jobs}
     runs, others = len(plan.runs), len(plan.jobs) - len(plan.runs)
-    table = Table(title=f"{plan.experiment.title}: {runs} runs, {others} other jobs", title_justify="left", box=None)
+    title = Text(f"{plan.experiment.title}: {runs} runs, {others} other jobs")
+    table = Table(title=title, title_justify="left", box=None)
     for name in ("", "job", "does", "hours", "GPU hours", "waits for"):
         right = name in ("", "hours", "GPU hours")
-        table.add_column(name, justify="right" if right else "left", no_wrap=name == "job", overflow="fold")
-    for number, job in enumerate(plan.jobs, 1):
+        table.add_column(name, justify="right" if right else "left", no_wrap=right or name == "does", overflow="fold")
+    numbers = {job.name: str(number) for number, job in enumerate(plan.jobs, 1)}
+    for job in plan.jobs:
         cost = costs[job.name]
         hours = "–" if cost is None else f"{cost.hours:.1f}" if cost.gpus else f"{cost.hours:.2f}"
         gpu_hours = "–" if cost is None or not cost.gpus else f"{cost.gpu_hours:,.0f}"
-        table.add_row(str(number), job.name, _task(job), hours, gpu_hours, ", ".join(job.needs))
+        waits = ", ".join(numbers[name] for name in job.needs)
+        table.add_row(numbers[job.name], job.name, _task(job), hours, gpu_hours, waits)
     console.print(table)
-    console.print(_total([cost for cost in costs.values() if cost], len(plan.jobs), price), highlight=False)
-    for line in _facts(plan):
-        console.print(line, highlight=False)
+    total = _total([cost for cost in costs.values() if cost], len(plan.jobs), price)
+    for line in (total, *_facts(plan)):
+        console.print(line, highlight=False, markup=False)
 
 
 def _task(job: ExperimentJob) -> str:

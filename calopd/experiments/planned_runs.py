@@ -41,7 +41,7 @@ class BaselineJob:
     pair: str
     role: str
     config: Config
-    """The recipe of the pair."""
+    """The recipe of the pair, with the settings of all runs."""
     needs: tuple[str, ...] = ()
 
 
@@ -89,7 +89,8 @@ def plan_experiment(file: Path, experiment: Experiment, environ: Mapping[str, st
     """Plan all jobs: baselines first, then seed by seed, a control behind the run that it follows, studies last."""
     plan = ExperimentPlan(file.stem, experiment, [])
     _check_labels(plan)
-    recipes = {pair: load_config(path, environ=environ) for pair, path in experiment.recipes.items()}
+    common = overrides(experiment.set)
+    recipes = {pair: load_config(path, common, environ) for pair, path in experiment.recipes.items()}
     if experiment.arms:
         plan.jobs += [
             BaselineJob(name=f"{pair}.{role}", pair=pair, role=role, config=config)
@@ -197,7 +198,8 @@ def _check_same(earlier: RunJob | None, job: RunJob) -> None:
 
 def _study(plan: ExperimentPlan, name: str, environ: Mapping[str, str]) -> StudyJob:
     part = plan.experiment.studies[name]
-    config = load_config(plan.experiment.recipes[part.recipe], overrides(part.set), environ)
+    settings = overrides(merge(plan.experiment.set, part.set))
+    config = load_config(plan.experiment.recipes[part.recipe], settings, environ)
     recorded = plan.files.study(part.rollouts_of) if part.rollouts_of else None
     needs = (f"study.{part.rollouts_of}",) if part.rollouts_of else ()
     return StudyJob(name=f"study.{name}", config=config, recorded=recorded, needs=needs)

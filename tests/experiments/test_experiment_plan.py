@@ -12,6 +12,7 @@ from calopd.core.methods import METHODS
 from calopd.experiments.experiment_file import load_experiment
 from calopd.experiments.plan_report import print_experiment
 from calopd.experiments.planned_runs import ExperimentPlan, plan_experiment
+from docs.generators.reproduce import CONTENT
 from tests.services.processes import ROOT
 
 PAPER = sorted(file for file in (ROOT / "configs" / "paper").glob("*.toml") if file.name != "common.toml")
@@ -58,8 +59,8 @@ def test_every_experiment_is_planned(file, monkeypatch):
         assert re.search(r"Total: [\d,.]+ hours on one host, [\d,]+ GPU hours.*, [\d,]+ at 2 per GPU hour", text)
 
 
-def test_all_paper_experiments_have_a_test():
-    assert {file.stem for file in PAPER} == set(RUNS)
+def test_all_paper_experiments_have_a_test_and_a_row_in_the_docs():
+    assert {file.stem for file in PAPER} == set(RUNS) == set(CONTENT)
 
 
 def test_experiments_share_the_runs_with_equal_settings():
@@ -127,6 +128,8 @@ grid."learner.learning_rate" = [4e-4, 1e-3]
     ("text", "message"),
     [
         ("[arms.a]\nsett.method.name = 'opd'", "unknown key arms.a.sett"),
+        ("[arms.a]\n[discrepancy]\nproblems = 20", "discrepancy.problems: expected a path in quotes .given: 20"),
+        ("[arms.a]\n[discrepancy]\nproblems = 'a.jsonl'", "discrepancy.rollouts is missing"),
         ("[arms.a]\nset.method.name = 'odp'", "unknown method 'odp'"),
         ("[arms.a]\n[[tables]]\nkey='t'\ntitle='T'\narms=['b']", "t.arms: unknown name 'b'"),
         ("[arms.a]\n[[figures]]\nkey='f'\ntitle='F'\narms=['a']\nmetrics=['entropi']", "did you mean .*entropy"),
@@ -139,6 +142,22 @@ grid."learner.learning_rate" = [4e-4, 1e-3]
 def test_mistakes_are_explained(tmp_path, text, message):
     with pytest.raises(ConfigError, match=message):
         planned(small(tmp_path, text))
+
+
+def test_the_untrained_student_is_measured_with_the_settings_of_all_runs(tmp_path):
+    common = "set.rollout.max_tokens = 33\nset.rollout.engine = 'torch'"
+    discrepancy = "[discrepancy]\nproblems = 'a.jsonl'\nrollouts = 1"
+    jobs = planned(small(tmp_path, f"{discrepancy}\n[arms.opd]\nset.method.name = 'opd'", common)).jobs
+    assert {type(job).__name__ for job in jobs} == {"BaselineJob", "RunJob"}
+    assert {(job.config.rollout.max_tokens, job.config.rollout.engine) for job in jobs} == {(33, "torch")}
+
+
+def test_a_plan_without_an_estimate_says_how_to_get_one(tmp_path):
+    console = Console(width=150, record=True)
+    print_experiment(console, planned(small(tmp_path, "[arms.opd]\nset.method.name = 'opd'")))
+    assert "No estimate: set resources.gpu and the GPUs of all roles in the recipe, or [estimate] in the file." in (
+        console.export_text()
+    )
 
 
 def test_every_method_can_be_an_arm(tmp_path):

@@ -3,7 +3,7 @@
 import csv
 import json
 import re
-import tomllib
+from html import escape
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -11,19 +11,25 @@ import numpy as np
 import pytest
 
 from calopd.config import load_config
-from calopd.core.paper_results import BENCHMARK_SIZES, CAL_OPD, MIDDLE, SMALL, paper_accuracy, paper_arm
+from calopd.core.paper_results import BENCHMARK_SIZES, BENCHMARKS
 from calopd.core.statistics import holm
+from calopd.evaluation.benchmarks import load_benchmark
+from calopd.evaluation.job import Settings
 from calopd.experiments.accuracy_table import difference_table, scored_arms, size_notes
 from calopd.experiments.experiment_file import load_experiment
 from calopd.experiments.experiment_page import write_results
-from calopd.experiments.model_scores import ModelScores
+from calopd.experiments.job_execution import is_done
+from calopd.experiments.model_scores import ModelScores, evaluation_settings
 from calopd.experiments.planned_runs import ExperimentPlan, plan_experiment
 from calopd.pages.comparison.compared_page import write_comparison_of_runs
 from calopd.pages.comparison.run_groups import group_runs
 from calopd.pages.figures.line_figure import Line, LineFigure, Mark
 from calopd.pages.figures.svg_figure import svg
-from calopd.rundir.files import write_json, write_lines, write_text
+from calopd.pages.report.report_page import EMULATED_NOTE
+from calopd.rundir.files import read_lines, write_json, write_lines, write_text
 from calopd.rundir.layout import RunDir
+from calopd.rundir.run_id import ensure_run_id
+from tests.experiments.finished_runs import finish_run
 from tests.services.processes import ROOT
 
 ARMS = """
@@ -62,28 +68,16 @@ def experiment(folder: Path, recipe: str = "demo", evaluation: str = "", seeds: 
 def write_scores(plan: ExperimentPlan, name: str, **scores: list[float]) -> None:
     digests = dict.fromkeys(scores, "same")
     numbers = dict.fromkeys(scores, 1.0)
+    part = plan.experiment.evaluation
+    wanted = Settings("", "", None, "", None, **evaluation_settings(part)).to_json()
     write_json(plan.files.scores(name), {
-        "scores": scores, "sha256": digests, "length": numbers, "truncated": numbers, "settings": {},
+        "scores": scores, "sha256": digests, "length": numbers, "truncated": numbers,
+        "settings": {**wanted, "problems": part.problems},
     })  # fmt: skip
 
 
-def write_run(plan: ExperimentPlan, name: str, *, retained: float, steps: int = 3) -> None:
-    job = next(job for job in plan.runs if job.name == name)
-    run_dir = job.config.run_dir
-    write_text(run_dir.config, job.config.to_toml())
-    rows = [
-        {
-            "step": s,
-            "retained_ratio": retained + s / 100,
-            "grad_norm": 2.0 + s,
-            "seconds": 60.0 * (s + 1),
-            "tokens": 600,
-        }
-        for s in range(steps)
-    ]
-    write_lines(run_dir.metrics, rows)
-    write_json(run_dir.summary, {"retained_ratio": retained})
-    write_text(run_dir.model / "config.json", "{}")
+def write_run(plan: ExperimentPlan, name: str, *, retained: float) -> None:
+    finish_run(next(job for job in plan.runs if job.name == name).config, retained=retained)
 
 
 def read_csv(file: Path) -> list[dict[str, str]]:
@@ -138,7 +132,10 @@ def test_a_table_grows_with_its_runs(tmp_path):
     page = write_results(plan).read_text()
     assert "Unfinished" in page
     write_scores(plan, "pair.opd.s0", a=[1.0])
-    assert "OPD (1 of 2)" in write_results(plan).read_text()
+    page = write_results(plan).read_text()
+    assert "OPD (1 of 2)" in page
+    assert "the last column" not in page, "one benchmark has no mean"
+    assert page.count(f">{plan.experiment.tables[0].title}</h") == 1, "a title stands once"
 
 
 def test_other_problems_are_not_compared(finished):
@@ -148,6 +145,38 @@ def test_other_problems_are_not_compared(finished):
     part = finished.experiment.tables[0]
     table = difference_table(finished, part, scored_arms(finished, part.arms))
     assert [row.cells[0] for row in table.rows] == ["Cal-OPD, λ = 1"]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        "n = 4", "n = 2\nseed = 1", "n = 2\ntemperature = 1.0", "n = 2\nmax_tokens = 64", "n = 2\nproblems = 2",
+        "n = 2\nmax_prompt_tokens = 512", 'n = 2\nengine = "torch"',
+    ],
+)  # fmt: skip
+def test_scores_of_other_evaluation_settings_are_not_shown(finished, tmp_path, changed):
+    benchmarks = '[evaluation]\nbenchmarks = ["a.jsonl", "b.jsonl"]\n'
+    same = experiment(tmp_path, evaluation=f"{benchmarks}n = 2\nin_flight = 7\n")
+    assert all(is_done(same, job) for job in same.jobs)
+    assert len(scored_arms(same, ["opd", "lambda"])) == 5
+    other = experiment(tmp_path, evaluation=f"{benchmarks}{changed}\n")
+    assert not any(is_done(other, job) for job in other.jobs)
+    assert scored_arms(other, ["opd", "lambda"]) == []
+    page = write_results(other).read_text()
+    assert "Unfinished" in page
+    assert "Avg@" not in page
+
+
+def test_scores_of_changed_problems_are_not_shown(tmp_path):
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"id": "1", "problem": "1 + 1?", "answer": "2"}\n')
+    plan = experiment(tmp_path, evaluation=f'[evaluation]\nbenchmarks = ["{file}"]\n')
+    write_scores(plan, "pair.student", a=[1.0])
+    saved = json.loads(plan.files.scores("pair.student").read_text())
+    write_json(plan.files.scores("pair.student"), saved | {"sha256": {"a": load_benchmark(str(file)).sha256}})
+    assert [row.label for row in scored_arms(plan, [])] == ["Student"]
+    file.write_text('{"id": "1", "problem": "1 + 2?", "answer": "3"}\n')
+    assert scored_arms(plan, []) == []
 
 
 def test_figures_are_drawn_and_exported(finished):
@@ -171,17 +200,37 @@ def test_report_compare_makes_bands_of_seeds(finished, tmp_path):
     groups = group_runs(RunDir(job.config.run_dir.path) for job in finished.runs)
     assert [group.label for group in groups] == [
         "opd",
-        "cal_opd, probes eval, relaxation 1",
-        "cal_opd, probes eval, relaxation 5",
+        "cal_opd, relaxation 1",
+        "cal_opd, relaxation 5",
     ]
     assert [len(group.records) for group in groups] == [2, 2, 2]
     page = write_comparison_of_runs(groups, tmp_path / "compare").read_text()
+    assert "<span>cal_opd, probes eval, relaxation 1 <b>" in page
     figures = [json.loads(text) for text in re.findall(r'application/json">(.*?)</script>', page, flags=re.S)]
     bands = [trace for trace in figures[0]["data"] if trace.get("fill") == "toself"]
     assert len(bands) == 3
     width = np.std([1.0, 1.1], ddof=1)
     assert bands[0]["y"][0] == pytest.approx(1.05 + width)
     assert bands[0]["y"][-1] == pytest.approx(1.05 - width)
+
+
+def test_emulated_runs_are_named_so(finished, tmp_path):
+    job = next(job for job in finished.runs if job.name == "pair.opd.s0")
+    engines = [f'{role}.engine="emulated"' for role in ("teacher", "rollout", "learner")]
+    settings = [*engines, 'emulation.gpu="h20"', "evaluation.problems=0", "method.name=opd"]
+    emulated = load_config(ROOT / "configs" / "demo.toml", settings, environ={})
+    folder = RunDir(tmp_path / "emulated")
+    ensure_run_id(folder)
+    write_text(folder.config, emulated.to_toml())
+    write_lines(folder.metrics, list(read_lines(job.config.run_dir.metrics)))
+    groups = group_runs([job.config.run_dir, folder])
+    assert [group.label.endswith(", emulated") for group in groups] == [False, True]
+    page = write_comparison_of_runs(groups, tmp_path / "compare").read_text()
+    assert escape(EMULATED_NOTE) in page
+    assert "The times of emulated runs are of a plan" in page
+    assert EMULATED_NOTE not in write_comparison_of_runs(groups[:1], tmp_path / "real").read_text()
+    rows = read_csv(tmp_path / "compare" / "efficiency.csv")
+    assert ["emulated" in row["method"] for row in rows] == [False, True]
 
 
 def test_the_papers_numbers_stand_beside_its_settings_only(tmp_path):
@@ -193,32 +242,26 @@ def test_the_papers_numbers_stand_beside_its_settings_only(tmp_path):
     rows = {row.label: row.paper for row in scored_arms(papers, ["lambda"])}
     assert rows["Cal-OPD, λ = 5"]["MATH500"] == pytest.approx(0.908)
     assert rows["Cal-OPD, λ = 1"] == {}
+    assert "mean" not in rows["Cal-OPD, λ = 5"], "the paper's mean is over six benchmarks"
     shorter = experiment(
-        tmp_path, recipe="qwen3-4b-to-1.7b", evaluation='[evaluation]\nbenchmarks = ["math500"]\nn = 4\n'
+        tmp_path, recipe="qwen3-4b-to-1.7b", evaluation='[evaluation]\nbenchmarks = ["math500"]\nn = 4\n', seeds="[0]"
     )
+    for name in ("pair.cal_opd.s0", "pair.cal_opd.relaxation-1.s0"):
+        write_scores(shorter, name, MATH500=[1.0] * 500)
+    assert len(scored_arms(shorter, ["lambda"])) == 2
     assert all(row.paper == {} for row in scored_arms(shorter, ["lambda"]))
 
 
-def test_the_papers_arms_are_recognised_by_their_settings():
-    base = settings_of("qwen3-4b-to-1.7b")
-    assert paper_arm(base) == (SMALL, CAL_OPD)
-    assert paper_arm(settings_of("qwen3-30b-to-4b")) == (MIDDLE, CAL_OPD)
-    assert paper_arm(base | {"learner": base["learner"] | {"learning_rate": 1e-5}}) is None
-    assert paper_arm(base | {"method": base["method"] | {"probes": ["sol"]}}) == (SMALL, "cal_opd/sol/5")
-    assert paper_accuracy(SMALL, "tsd_filter/0.05") == pytest.approx({"mean": 0.511})
-
-
-def settings_of(recipe: str) -> dict:
-    return tomllib.loads(load_config(ROOT / "configs" / f"{recipe}.toml", environ={}).to_toml())
-
-
-def test_the_papers_means_are_those_of_its_benchmarks():
-    """A slip of the pen in the table would show here; the paper rounds each number."""
-    for pair in (SMALL, MIDDLE):
-        for arm in ("student", "teacher", "opd", "exopd", "eopd", "uni_opd", "privileged_opd", CAL_OPD):
-            values = paper_accuracy(pair, arm)
-            mean = np.mean([values[name] for name in BENCHMARK_SIZES])
-            assert mean == pytest.approx(values["mean"], abs=0.0011), (pair, arm)
+def test_the_papers_mean_stands_beside_the_mean_of_its_six_benchmarks_only(tmp_path):
+    for count in (2, 6):
+        names = [name.lower() for name in BENCHMARKS[:count]]
+        evaluation = f"[evaluation]\nbenchmarks = {json.dumps(names)}\n"
+        plan = experiment(tmp_path, recipe="qwen3-4b-to-1.7b", evaluation=evaluation, seeds="[0]")
+        for name in ("pair.student", "pair.cal_opd.s0"):
+            write_scores(plan, name, **{name: [1.0] * size for name, size in list(BENCHMARK_SIZES.items())[:count]})
+        rows = {row.label: row.paper for row in scored_arms(plan, ["lambda"])}
+        assert set(rows) == {"Student", "Cal-OPD, λ = 5"}
+        assert all(("mean" in paper) == (count == 6) and "AMC23" in paper for paper in rows.values())
 
 
 def test_another_number_of_problems_is_said_plainly(tmp_path):
