@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from calopd.core.errors import ConfigError
+from calopd.core.hub_ids import HUB_SECONDS, is_hub_id
 from calopd.data.problems import check_not_source, json_lines
 from calopd.rundir.files import write_lines
 
@@ -16,6 +17,8 @@ PREFIX = (
     "Answer: $Answer (without quotes) where $Answer is the answer to the problem."
 )
 SUFFIX = 'Remember to put your answer on its own line after "Answer:".'
+FILES = (".jsonl", ".json", ".parquet", ".csv", ".txt")
+"""Endings of a file's name: a source with one of them is no data set on the hub."""
 FORM_FEED = "\x0c"
 FINAL_ANSWER = "####"
 """GSM8K: between the solution and the final answer."""
@@ -112,10 +115,10 @@ def _read(source: str) -> Iterator[ProblemRow]:
         yield from _read_parquet(path)
     elif path.is_file():
         yield from _read_jsonl(path)
-    elif source.count("/") == 1 and not source.startswith((".", "/")):
+    elif is_hub_id(source) and path.suffix not in FILES and not path.exists():
         yield from read_hub(source)
     else:
-        what = "a folder" if path.is_dir() else "not a file"
+        what = "a folder" if path.is_dir() else "no file there"
         raise ConfigError(f"{source}: {what}; expected a parquet or JSONL file, or a data set id (owner/name)")
 
 
@@ -128,7 +131,7 @@ def _read_parquet(path: Path) -> Iterator[ProblemRow]:
         for batch in pq.ParquetFile(path).iter_batches(batch_size=4_096):
             for row in batch.to_pylist():
                 yield _row(row, str(path))
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not a parquet file, or is damaged: {str(error).splitlines()[0]}") from None
 
 
@@ -164,10 +167,13 @@ def read_hub(repository: str) -> Iterator[ProblemRow]:
 
 
 def _download(repository: str) -> list[Path]:
-    from huggingface_hub import HfApi, hf_hub_download
+    from huggingface_hub import HfApi, constants, hf_hub_download
 
+    if constants.HF_HUB_OFFLINE:
+        raise ConfigError(f"cannot download the data set {repository} from the hub: HF_HUB_OFFLINE is set")
     try:
-        found = sorted(HfApi().list_repo_files(repository, repo_type="dataset"))
+        listed = HfApi().dataset_info(repository, timeout=HUB_SECONDS).siblings  # one request, which is not repeated
+        found = sorted(file.rfilename for file in listed or ())
         names = [n for n in found if n.endswith(".parquet")] or [n for n in found if n.endswith(".jsonl")]
         files = [Path(hf_hub_download(repository, name, repo_type="dataset")) for name in names]
     except Exception as error:  # the hub client raises many types; all mean that the download failed

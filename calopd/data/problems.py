@@ -3,6 +3,7 @@
 import hashlib
 import json
 import random
+import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -12,6 +13,8 @@ from calopd.core.errors import ConfigError
 from calopd.core.types import Problem
 
 FIELDS = ("id", "problem", "answer")
+HALF_OF_A_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
+"""An escape that is no character unless it is followed by its other half."""
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
@@ -20,12 +23,17 @@ def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
         for number, line in enumerate(lines, 1):
             try:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-                if text.strip():
-                    yield number, json.loads(text)
-            except UnicodeDecodeError:
+                value = json.loads(text) if text.strip() else None
+                if HALF_OF_A_PAIR.search(text):
+                    json.dumps(value, ensure_ascii=False).encode()
+            except UnicodeError:
                 raise ConfigError(f"{path}, line {number}: not UTF-8 text; save it with the encoding UTF-8") from None
             except json.JSONDecodeError as error:
                 raise ConfigError(f"{path}, line {number}: not JSON ({error.msg} at column {error.colno})") from None
+            except (ValueError, RecursionError) as error:  # a number or a nesting that Python refuses
+                raise ConfigError(f"{path}, line {number}: JSON that cannot be read ({error})") from None
+            if text.strip():
+                yield number, value
 
 
 def check_not_source(out: Path, source: Path) -> None:

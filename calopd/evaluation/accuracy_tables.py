@@ -79,12 +79,12 @@ def difference_table(comparison: Comparison) -> Table:
     for row in comparison.rows[1:]:
         for column, gain in row.gains.items():
             word = "significant" if gain.significant else "not significant"
-            table.add_row(row.label, column_name(column), points(gain).replace("[", "\\["), p_value(gain), word)
+            table.add_row(row.label, column_name(column), points(gain).replace("[", "\\["), p_value(gain.p_value), word)
     return table
 
 
-def p_value(gain: Difference) -> str:
-    return f"{gain.p_value:.4f}" if gain.p_value > 1e-4 else "≤ 0.0001"
+def p_value(value: float) -> str:
+    return f"{value:.3f}" if value >= 0.001 else "< 0.001"
 
 
 def markdown(comparison: Comparison) -> str:

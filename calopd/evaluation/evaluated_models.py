@@ -1,14 +1,15 @@
 """Resolution of a MODEL argument: a model directory, hub id, run, policy or checkpoint."""
 
 import re
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
 from calopd.core.errors import ConfigError
-from calopd.core.options import EMULATED
+from calopd.core.options import is_emulated
+from calopd.models.model_files import is_local
 from calopd.rundir import checkpoints
 from calopd.rundir.layout import RunDir
+from calopd.rundir.saved_config import read_config
 
 FORMS = (
     "a model directory, a hub id (owner/name), a run directory (RUN or RUN@VERSION), a policy or a checkpoint of a run"
@@ -48,7 +49,7 @@ def resolve(text: str) -> Model:
         model = _of_run(above, int(path.name), kind=path.parent)
     elif (path / "config.json").is_file():
         model = Model(path.resolve().name, str(path))
-    elif not path.exists() and place.count("/") == 1 and not place.startswith((".", "/", "~")):
+    elif not is_local(place):
         model = Model(place.rpartition("/")[2], place)
     else:
         raise ConfigError(f"no model at {place}: expected {FORMS}")
@@ -60,11 +61,11 @@ def _of_run(run: RunDir, version: int | None, kind: Path | None = None) -> Model
     from calopd.rundir.policies import policy_dir, policy_versions  # imports torch
 
     try:
-        config = tomllib.loads(run.config.read_text(encoding="utf-8"))
+        config = read_config(run)
         student, section = config["student"]["path"], config.get("run", {})
-    except (OSError, KeyError):
+    except (KeyError, TypeError):
         raise ConfigError(f"{run} has no {run.config.name} with student.path: expected a run directory") from None
-    if config.get("learner", {}).get("engine") == EMULATED:
+    if is_emulated(config):
         raise ConfigError(f"{run} is an emulated run, which trained no model: there is nothing to evaluate")
     name = run.path.resolve().name
     published = Path(section["policies"]) / section["name"] if section.get("policies") else run.policies

@@ -109,7 +109,7 @@ def _gains(comparison: Comparison) -> str:
             escape(row.label),
             escape(accuracy_tables.column_name(column)),
             accuracy_tables.points(gain),
-            accuracy_tables.p_value(gain),
+            accuracy_tables.p_value(gain.p_value),
             "significant" if gain.significant else "not significant",
         ]
         for row in comparison.rows[1:]

@@ -15,6 +15,7 @@ from calopd.rundir.files import read_lines, write_json
 
 _FREE = ("label", "n", "in_flight", "tensor_parallel_size", "cpu_kv_cache_gib")
 """Settings that may change when an evaluation is resumed; all others determine the samples."""
+START_OVER = "choose another --out, or start over with --overwrite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +79,11 @@ class Job:
                     seed = sample_seed(self.settings.seed, benchmark.name, problem.id, sample)
                     yield Task(benchmark.name, problem, sample, seed)
 
-    def save(self, directory: EvaluationDir) -> None:
-        """Write the job; raise ConfigError if the directory contains samples of another evaluation."""
+    def save(self, directory: EvaluationDir, otherwise: str = START_OVER) -> None:
+        """Write the job; raise ConfigError with the advice `otherwise` if there are samples of another evaluation."""
         file = directory.job
         if file.exists() and any(journal.stat().st_size for journal in directory.journals):
-            self._check_same(json.loads(file.read_text(encoding="utf-8")), directory)
+            self._check_same(json.loads(file.read_text(encoding="utf-8")), directory, otherwise)
         benchmarks = [
             {
                 "name": b.name,
@@ -94,13 +95,13 @@ class Job:
         ]
         write_json(file, {"settings": self.settings.to_json(), "benchmarks": benchmarks})
 
-    def _check_same(self, saved: dict[str, Any], directory: EvaluationDir) -> None:
+    def _check_same(self, saved: dict[str, Any], directory: EvaluationDir, otherwise: str) -> None:
         ours = self.settings.to_json()
         for name in (name for name in ours if name not in _FREE):
             if saved["settings"].get(name) != ours[name]:
                 raise ConfigError(
                     f"{directory} contains samples with {name} = {saved['settings'].get(name)}, not {ours[name]}: "
-                    "choose another --out, or start over with --overwrite"
+                    f"{otherwise}"
                 )
         known = {b["name"]: {p["id"]: (p["problem"], p["answer"]) for p in b["problems"]} for b in saved["benchmarks"]}
         for benchmark in self.benchmarks:
@@ -109,7 +110,7 @@ class Job:
                 if old.get(problem.id, (problem.problem, problem.answer)) != (problem.problem, problem.answer):
                     raise ConfigError(
                         f"{directory} contains samples of another problem {problem.id!r} of {benchmark.name}: "
-                        "choose another --out, or start over with --overwrite"
+                        f"{otherwise}"
                     )
 
 

@@ -1,5 +1,6 @@
 """Every path inside the directory of an evaluation, defined once."""
 
+import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,9 +30,22 @@ class EvaluationDir:
         """Held by the `calopd eval` that works on this model."""
         return self.path / ".lock"
 
+    @property
+    def contents(self) -> list[Path]:
+        """Everything in the directory except the lock, which exists before the job does."""
+        return [path for path in self.path.glob("*") if path != self.lock]
+
+    @property
+    def is_evaluation(self) -> bool:
+        """Whether a model was evaluated here: no other program writes such a job."""
+        try:
+            return {"settings", "benchmarks"} <= json.loads(self.job.read_text(encoding="utf-8")).keys()
+        except (OSError, ValueError, AttributeError):
+            return False
+
     def remove_samples(self) -> None:
-        """Remove the job, its samples and its results; other files stay."""
-        for path in (self.job, self.results, self.path / "samples", self.logs, *self.path.glob("weights-*")):
+        """Remove the samples, the results and the job, without which this is no evaluation; other files stay."""
+        for path in (self.results, self.path / "samples", self.logs, *self.path.glob("weights-*"), self.job):
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
     @property

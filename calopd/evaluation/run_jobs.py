@@ -12,7 +12,7 @@ from calopd.core.errors import CalopdError
 from calopd.evaluation.job import Job, read_samples
 from calopd.evaluation.layout import EvaluationDir
 from calopd.evaluation.results import Results, write_results
-from calopd.local.services import LocalServices
+from calopd.local.services import REPEAT, LocalServices
 from calopd.local.supervisor import ProcessFailed
 
 SAMPLER = "services.rollout.jobs.evaluate"
@@ -25,15 +25,25 @@ class EvaluationFailed(CalopdError):
     """A sampling process failed."""
 
 
-def run_job(job: Job, directory: EvaluationDir, gpus: Sequence[Group], console: Console) -> Results:
-    """Sample the missing responses with one process per entry of `gpus`, then write results.json."""
+def run_job(
+    job: Job, directory: EvaluationDir, gpus: Sequence[Group], console: Console, *, how: str = REPEAT
+) -> Results:
+    """Sample the missing responses with one process per entry of `gpus`, then write results.json.
+
+    `how` tells the user how to resume after a failure.
+    """
     total = sum(1 for _ in job.tasks())
     keys = {task.key for task in job.tasks()}
     earlier = [row["correct"] for key, row in read_samples(directory).items() if key in keys]
     done = len(earlier)
     if done < total:
         start = time.monotonic()
-        tokens = _sample(job, directory, gpus, console, (done, sum(earlier)), total)
+        try:
+            tokens = _sample(job, directory, gpus, console, (done, sum(earlier)), total)
+        except ProcessFailed as error:
+            # The same command would fail again after an error that the process could name.
+            again = "" if error.repeats else f". The samples are saved: {how}"
+            raise EvaluationFailed(f"{error}{again}") from None
         seconds = time.monotonic() - start
         console.print(
             f"{job.settings.label}: {total - done:,} samples in {seconds:.0f} s, including start-up; "
@@ -59,21 +69,16 @@ def _sample(
     ):
         bar = progress.add_task(job.settings.label, completed=done, total=total, visible=console.is_terminal)
         processes = services.start_replicas(SAMPLER, str(directory), gpus=gpus)
-        try:
-            for _ in services.watch(*processes, poll_seconds=POLL_SECONDS):
-                for journal in watched:
-                    journal.update()
-                new, right = (sum(getattr(w, name) for w in watched) for name in ("new", "right"))
-                share = f" {(done_right + right) / (done + new):.3f} correct" if done + new else " starting"
-                progress.update(bar, completed=done + new, description=job.settings.label + share)
-                if not console.is_terminal and time.monotonic() - said > LOG_SECONDS:
-                    said = time.monotonic()
-                    eta = f", ETA {(total - done - new) * (said - began) / new:.0f} s" if new else ""
-                    console.print(f"{job.settings.label} {done + new}/{total}{share}{eta}", highlight=False)
-        except ProcessFailed as error:
-            # The same command would fail again after an error that the process could name.
-            again = "" if error.repeats else ". The samples are saved: repeat the command to resume"
-            raise EvaluationFailed(f"{error}{again}") from None
+        for _ in services.watch(*processes, poll_seconds=POLL_SECONDS):
+            for journal in watched:
+                journal.update()
+            new, right = (sum(getattr(w, name) for w in watched) for name in ("new", "right"))
+            share = f" {(done_right + right) / (done + new):.3f} correct" if done + new else " starting"
+            progress.update(bar, completed=done + new, description=job.settings.label + share)
+            if not console.is_terminal and time.monotonic() - said > LOG_SECONDS:
+                said = time.monotonic()
+                eta = f", ETA {(total - done - new) * (said - began) / new:.0f} s" if new else ""
+                console.print(f"{job.settings.label} {done + new}/{total}{share}{eta}", highlight=False)
     return sum(w.tokens for w in watched)
 
 

@@ -46,6 +46,7 @@ cursor:pointer}
 .legend span{display:inline-block;padding:1px 7px;color:var(--ink);white-space:nowrap}
 .hint{margin-top:8px;color:var(--soft);font-size:13px}
 .wide,.hint+article{margin-top:10px}
+.wide+h3{margin-top:28px}
 #trajectories h3{margin:20px 0 8px}
 #trajectories h3,article,section{scroll-margin-top:64px}
 article{margin-bottom:12px;overflow:hidden}
@@ -95,7 +96,8 @@ td{overflow-wrap:anywhere;font-family:ui-monospace,Menlo,Consolas,monospace}
 .answers pre{margin:8px 0 4px;white-space:pre-wrap;overflow-wrap:anywhere;max-height:420px;overflow:auto;
 font:13px/1.6 ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace}
 @media (max-width:1000px){.cards{grid-template-columns:repeat(2,1fr)}.charts{grid-template-columns:minmax(0,1fr)}
-.settings{columns:1}.toolbar{position:static}}
+.settings{columns:1}.toolbar{position:static}.results th,.results td{padding-right:11px}
+.results thead th{white-space:normal;vertical-align:bottom}}
 """
 
 SCRIPT = """

@@ -15,9 +15,9 @@ _FORMATS = {"ratio": ("~%", ".1%"), "seconds": ("", ".2f"), "tokens": (",", ",.1
 """Unit -> format of the ticks and of the values below the pointer."""
 _NAMED = ("nats", "tokens", "seconds", "versions")
 """Units that are written beside the axis."""
-
-
-_LEAST_SPAN = {"ratio": 0.05, "nats": 0.01, "tokens": 1.0, "seconds": 0.1, "count": 1.0}
+COUNTED = ("count", "tokens", "versions")
+"""Units whose axes have no ticks at fractions."""
+_LEAST_SPAN = {"ratio": 0.05, "nats": 0.01, "tokens": 4.0, "seconds": 0.1, "count": 4.0, "versions": 1.0}
 """Unit -> smallest height of an axis: rounding errors of a constant must not look like a curve."""
 
 
@@ -32,7 +32,16 @@ def value_range(unit: str, values: Sequence[float], *, logarithmic: bool = False
     if least is None or not values or max(values) - min(values) >= least:
         return None
     low = (max(values) + min(values) - least) / 2
-    return [low, low + least] if low >= 0 or min(values) < 0 else [0.0, least]
+    # A line at 0 stands above the axis, which would hide it.
+    return [low, low + least] if low >= 0 or min(values) < 0 else [-least / 40, least]
+
+
+def fix_range(layout: dict[str, Any], unit: str, values: Sequence[float], *, logarithmic: bool = False) -> None:
+    """Give the axis of values that hardly differ its range."""
+    if fixed := value_range(unit, values, logarithmic=logarithmic):
+        layout["yaxis"] |= {"range": fixed, "autorange": False}
+        if unit in COUNTED:
+            layout["yaxis"]["dtick"] = 1
 
 
 def whole_ticks(first: float, last: float) -> dict[str, Any]:
@@ -80,7 +89,7 @@ def step_layout(unit: str, *, x_title: str = "step", legend: bool = False, logar
         "tickformat": ticks,
         "hoverformat": hover,
         "rangemode": "normal" if unit in ("nats", "") else "nonnegative",
-        "exponentformat": "power",
+        "exponentformat": "e" if logarithmic else "power",  # plotly draws powers on a logarithmic axis too large
         "type": "log" if logarithmic else "linear",
         "title": {"text": unit if unit in _NAMED else "", "standoff": 6, "font": small},
     }

@@ -1,6 +1,7 @@
 """A self-contained page: style, plotly and script within it, nothing from anywhere; and the frame of one figure."""
 
 import json
+import re
 from html import escape
 from typing import Any
 
@@ -40,12 +41,17 @@ def figure_html(
     title: str, note: str, figure: dict[str, Any] | None, *, attributes: str = "", absent: str = "", height: int = 0
 ) -> str:
     """A figure in its card; it travels as JSON and is drawn by the page's script. None: `absent` says why."""
-    head = f"<figcaption><h3>{escape(title)}</h3><p>{escape(note)}</p></figcaption>"
+    head = f"<figcaption><h3>{escape(title)}</h3><p>{_with_code(note)}</p></figcaption>"
     if figure is None:
         return f'<figure{attributes}>{head}<p class="absent">{escape(absent)}</p></figure>'
     size = f' style="height:{height}px"' if height else ""
     data = f'<script type="application/json">{script_json(figure)}</script>'
     return f'<figure{attributes}>{head}<div class="plot"{size}>{data}</div></figure>\n'
+
+
+def _with_code(text: str) -> str:
+    """Text for a page; names between back ticks become code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def script_json(value: Any) -> str:

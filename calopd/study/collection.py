@@ -80,7 +80,8 @@ def collect(config: Config, directory: Path, goal: Goal, *, chosen: str | None, 
     if study.files.facts.exists() and is_locked(study.files.launcher_lock):
         raise ConfigError(f"{directory} is being collected by another process: wait for its end")
     check_placement(config, ("teacher", "rollout"))
-    require(config, study=contexts)
+    # Collectors of recorded rollouts sample nothing.
+    require(config, study=contexts, placed=("teacher", "rollout") if recorded is None else ("teacher",))
     if recorded is not None:
         goal = goal.at_most(count_recorded(recorded))
     study.begin(
@@ -132,7 +133,7 @@ def _collect(config: Config, study: Study, goal: Goal, recorded: Path | None, se
     with display.progress:
         for events in services.watch(*collectors):
             for event in events:
-                display.progress.console.print(event, highlight=False)
+                display.progress.console.print(event, highlight=False, markup=False)
             display.update()
         display.update(last=True)
 

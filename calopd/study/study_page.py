@@ -135,7 +135,8 @@ def _sets(analysis: dict[str, Any]) -> str:
 
 def _forms(analysis: dict[str, Any]) -> str:
     part = next(iter(analysis["forms"].values()))
-    rule = f"{part['forms']} token forms occur more than {part['more_often_than']:,} times."
+    least = part["more_often_than"] + 1
+    rule = f"{part['forms']} token forms occur" + (f" {least:,} times or more." if least > 1 else ".")
     if not part["top"][analysis["contexts"][0]]:
         return f'<section><h2>Token forms</h2><p class="absent">{rule} Too few to rank.</p></section>'
     positives = [name for name in analysis["contexts"] if name.endswith("+")] or analysis["contexts"]

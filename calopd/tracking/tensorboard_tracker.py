@@ -1,4 +1,4 @@
-"""TensorBoard event files in `tensorboard/` of the run's directory; tags are the keys of metrics.jsonl.
+"""TensorBoard event files in `tensorboard/` of a run; tags are the keys of metrics.jsonl, steps count from 1.
 
 A resumed run is written again from metrics.jsonl: not every reader of event files respects `purge_step`.
 """
@@ -6,7 +6,7 @@ A resumed run is written again from metrics.jsonl: not every reader of event fil
 from torch.utils.tensorboard import SummaryWriter
 
 from calopd.rundir.files import read_lines
-from calopd.tracking.tracker import Line, TrackedRun, Tracker, measured
+from calopd.tracking.tracker import Line, TrackedRun, Tracker, shown
 
 
 class TensorBoardTracker(Tracker):
@@ -20,9 +20,10 @@ class TensorBoardTracker(Tracker):
             self.record(line)
 
     def record(self, line: Line) -> None:
-        for key, value in measured(line).items():
+        values = shown(line)
+        for key, value in values.items():
             # The new style has double precision; the old one would round to single.
-            self._writer.add_scalar(key, value, line["step"], new_style=True, double_precision=True)
+            self._writer.add_scalar(key, value, values["step"], new_style=True, double_precision=True)
         self._writer.flush()
 
     def close(self) -> None:

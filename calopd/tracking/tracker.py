@@ -47,3 +47,8 @@ class Tracker(ABC):
 def measured(line: Line) -> dict[str, float]:
     """The metrics that have a value."""
     return {key: value for key, value in line.items() if value is not None}
+
+
+def shown(line: Line) -> dict[str, float]:
+    """The metrics that have a value, for people: steps count from 1, as in the terminal and on pages."""
+    return measured(line) | {"step": line["step"] + 1}

@@ -1,4 +1,4 @@
-"""Weights & Biases, in `wandb/` of the run's directory; names are the keys of metrics.jsonl.
+"""Weights & Biases, in `wandb/` of the run's directory; names are the keys of metrics.jsonl, steps count from 1.
 
 Offline by default: `wandb sync <run>/wandb/offline-run-*` uploads the run later. A resumed offline run is written
 again from metrics.jsonl into a new folder that replaces the earlier one, so that one folder holds every step once.
@@ -11,7 +11,7 @@ import shutil
 import wandb
 
 from calopd.rundir.files import read_lines
-from calopd.tracking.tracker import Line, TrackedRun, Tracker, measured
+from calopd.tracking.tracker import Line, TrackedRun, Tracker, shown
 
 
 class WandbTracker(Tracker):
@@ -33,11 +33,13 @@ class WandbTracker(Tracker):
             settings=wandb.Settings(console="off", silent=True, disable_git=True),
         )
         for line in read_lines(run.directory.metrics):
-            if line["step"] >= self._run.step:  # the server has the steps before; an offline run starts at 0
+            if shown(line)["step"] >= self._run.step:  # the server has the steps before; an offline run starts at 0
                 self.record(line)
 
     def record(self, line: Line) -> None:
-        self._run.log(measured(line), step=line["step"])
+        values = shown(line)
+        self._run.log(values, step=int(values["step"]))
 
     def close(self) -> None:
         self._run.finish()
+        wandb.teardown()  # its process writes the last records after `finish` has returned

@@ -74,7 +74,16 @@ def test_a_byte_order_mark_is_no_mistake(tmp_path):
     assert load_problems(source)[0].id == "1"
 
 
-@pytest.mark.parametrize(("text", "message"), [("nonsense\n", "line 1"), ('{"x": 1}\n', "expected problem")])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nonsense\n", "line 1"),
+        ('{"x": 1}\n', "expected problem"),
+        ("[" * 3_000, "line 1: JSON that cannot be read"),
+        ('{"id": %s}' % ("9" * 5_000), "line 1: JSON that cannot be read"),
+        ('{"id": "1", "problem": "\\ud800", "answer": "2"}', "line 1: not UTF-8 text"),
+    ],
+)
 def test_what_is_no_problem_is_named_by_line(tmp_path, text, message):
     source = tmp_path / "in.jsonl"
     source.write_text(text)
@@ -86,6 +95,15 @@ def test_what_is_no_problem_is_named_by_line(tmp_path, text, message):
 def test_a_missing_source_is_named(tmp_path):
     with pytest.raises(ConfigError, match="expected a parquet or JSONL file"):
         prepare(str(tmp_path / "none.parquet"), tmp_path / "out.jsonl")
+
+
+def test_a_parquet_file_with_damaged_text_is_refused(tmp_path):
+    source = tmp_path / "d.parquet"
+    dapo(source, [("What is 1 plus 1?", "2")])
+    pq.write_table(pq.read_table(source), source, compression="none", use_dictionary=False)
+    source.write_bytes(source.read_bytes().replace(b"1 plus", b"1 \xfflus"))
+    with pytest.raises(ConfigError, match="is not a parquet file, or is damaged"):
+        prepare(str(source), tmp_path / "out.jsonl")
 
 
 def test_negatives_are_those_of_a_run_with_the_same_seed(tmp_path):

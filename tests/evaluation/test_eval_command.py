@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import shutil
 import sys
 from typing import Any
 
@@ -14,6 +15,7 @@ from calopd.evaluation import run_jobs
 from calopd.evaluation.benchmarks import load_benchmark
 from calopd.evaluation.job import Job, Settings
 from calopd.evaluation.layout import EvaluationDir
+from calopd.local.services import Stopped
 from calopd.local.supervisor import ProcessFailed
 from calopd.rundir.files import Journal
 
@@ -28,6 +30,28 @@ def test_two_evaluations_cannot_share_a_folder(tiny, tmp_path, monkeypatch, caps
         with pytest.raises(SystemExit):
             main()
     assert "is being evaluated by another process: choose another --out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("option", "how"), [("", "the command"), ("--overwrite", "the command without --overwrite")])
+def test_a_stopped_evaluation_says_how_to_resume(tiny, tmp_path, monkeypatch, capsys, option, how):
+    """With --overwrite, the samples of all models are removed before the first one is sampled."""
+
+    def stop(*_: object) -> None:
+        raise Stopped
+
+    models = f"s={tiny.student} t={tiny.teacher}"
+    words = f"eval {models} --benchmark {tiny.heldout} --max-tokens 8 --max-prompt-tokens 256 -o {tmp_path} {option}"
+    job_of(tiny).save(EvaluationDir(tmp_path / "t"))
+    add_samples(EvaluationDir(tmp_path / "t"), range(2), correct=False)
+    if not option:
+        shutil.rmtree(tmp_path / "t")
+    monkeypatch.setattr(sys, "argv", ["calopd", *words.split()])
+    monkeypatch.setattr(run_jobs, "_sample", stop)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == f"stopped; repeat {how} to resume\n"
+    assert not EvaluationDir(tmp_path / "t").journals
 
 
 class StoppedServices:
@@ -66,7 +90,7 @@ def test_a_failure_says_whether_the_same_command_helps(tiny, tmp_path, monkeypat
     error = ProcessFailed("replica-0 died", repeats=repeats)
     monkeypatch.setattr(run_jobs, "LocalServices", lambda *_: StoppedServices(directory, error))
     with pytest.raises(run_jobs.EvaluationFailed) as failed:
-        run_jobs._sample(job, directory, [()], Console(quiet=True), (0, 0), 4)
+        run_jobs.run_job(job, directory, [()], Console(quiet=True))
     assert ("repeat the command to resume" in str(failed.value)) is resumable
 
 

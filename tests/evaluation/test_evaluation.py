@@ -250,7 +250,7 @@ def test_benchmarks_from_files_and_by_name(tmp_path, monkeypatch):
     def offline(*_: object, **__: object) -> None:
         raise OSError("no route to the hub")
 
-    monkeypatch.setattr("huggingface_hub.HfApi.list_repo_files", offline)
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", offline)
     with pytest.raises(
         ConfigError, match=r"no route to the hub. If you are offline, give a file instead: --benchmark aime24.jsonl"
     ):

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 import tomllib
 from html import escape
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import tomli_w
 
+from calopd.cli.main import main
 from calopd.config import load_config
 from calopd.core import step_metrics
 from calopd.core.step_metrics import METRICS, PROBE
@@ -17,6 +19,7 @@ from calopd.pages.charts import value_range, whole_ticks
 from calopd.pages.report import write_report
 from calopd.pages.report.curves import PAPER_LABEL
 from calopd.pages.token_view import deviation_class, kept_class, visible
+from calopd.rundir.files import write_json
 from calopd.rundir.layout import RunDir
 from tests.services.processes import ROOT
 
@@ -81,7 +84,7 @@ def test_every_metric_is_drawn_once(tmp_path: Path) -> None:
     page = page_of(make_run(tmp_path, summary=SUMMARY, trajectories=(TRAJECTORY,)))
     curves = {trace["meta"]: trace["y"] for trace in drawn(page)}
     expected = {name: [metric(step, place) for step in range(3)] for place, name in enumerate(KEYS)}
-    assert curves == expected | {"step": [0, 1, 2]}
+    assert curves == expected | {"step": [1, 2, 3]}
     assert len(drawn(page)) == len(KEYS)
     assert "Not measured" not in page
     assert PAPER_LABEL not in page
@@ -176,7 +179,7 @@ def test_missing_values_are_gaps(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [{"step": 0, "entropy": 0.5, "loss": None}, {"step": 1, "entropy": None, "loss": None}]
     run_dir.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
     page = page_of(run_dir)
-    assert {trace["meta"]: trace["y"] for trace in drawn(page)} == {"step": [0, 1], "entropy": [0.5, None]}
+    assert {trace["meta"]: trace["y"] for trace in drawn(page)} == {"step": [1, 2], "entropy": [0.5, None]}
     (absent,) = re.findall("Not measured in this run: (.*)[.]</p>", page)
     assert "Forward KL" in absent
     assert "Entropy" not in absent
@@ -232,6 +235,18 @@ def test_a_constant_does_not_fill_the_chart_with_its_rounding() -> None:
     assert value_range("nats", [0.02, 0.5], logarithmic=True) is None
 
 
+def test_a_constant_count_has_whole_ticks_and_a_zero_that_is_seen(tmp_path: Path) -> None:
+    low, high = value_range("versions", [0.0, 0.0])
+    assert -0.1 < low < 0 < high == 1
+    run_dir = make_run(tmp_path)
+    rows = [json.loads(line) | {"tickets_used": 100, "trajectories_kept": 100, "tickets_missing": 99}
+            for line in run_dir.metrics.read_text().splitlines()]  # fmt: skip
+    run_dir.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tickets,) = (one for one in figures_of(page_of(run_dir)) if one["data"][0]["meta"] == "trajectories_kept")
+    assert tickets["layout"]["yaxis"]["dtick"] == 1
+    assert tickets["layout"]["yaxis"]["range"] == [97.5, 101.5]
+
+
 def test_a_method_without_probes_is_not_described_by_a_region(tmp_path: Path) -> None:
     run_dir = make_run(tmp_path, config=CONFIG | {"method": {"name": "opd"}})
     rows = [json.loads(line) for line in run_dir.metrics.read_text().splitlines()]
@@ -241,3 +256,33 @@ def test_a_method_without_probes_is_not_described_by_a_region(tmp_path: Path) ->
     captions = re.findall(r"<figcaption>.*?</figcaption>", page_of(run_dir))
     assert captions
     assert not [caption for caption in captions if "region" in caption]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def test_a_report_for_another_place_leaves_the_run_unchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = make_run(tmp_path / "run", summary=SUMMARY, trajectories=(TRAJECTORY,))
+    write_json(run_dir.run_id, {"id": "run-1", "started": 1.0})
+    trace = run_dir.trace_parts / "learner.jsonl"
+    trace.parent.mkdir()
+    trace.write_text('["step", "", 1, 2, {}]\n')
+    before = contents(run_dir.path)
+
+    def report(*words: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["calopd", "report", str(run_dir.path), *words])
+        main()
+        return capsys.readouterr().out
+
+    page = report("-o", "-")
+    assert page.startswith("<!doctype html>")
+    assert page.endswith("</html>\n")
+    other = tmp_path / "pages" / "other.html"
+    assert report("-o", str(other)) == f"{other}\n"
+    assert other.read_text(encoding="utf-8") == page
+    assert contents(run_dir.path) == before
+    report()
+    assert contents(run_dir.path).keys() - before.keys() == {run_dir.report.name, run_dir.trace.name}

@@ -40,8 +40,8 @@ def test_all_trackers_record_the_same_line(tmp_path):
     trackers.close()
     assert read_lines(tmp_path / "metrics.jsonl") == [line_of(0)]
     assert prometheus_values(page) == measured(line_of(0))
-    assert tensorboard_steps(tmp_path / "tensorboard") == {0: measured(line_of(0))}
-    assert wandb_steps(tmp_path / "wandb") == {0: measured(line_of(0))}
+    assert tensorboard_steps(tmp_path / "tensorboard") == {1: measured(line_of(0)) | {"step": 1}}
+    assert wandb_steps(tmp_path / "wandb") == {1: measured(line_of(0)) | {"step": 1}}
 
 
 def test_steps_after_the_checkpoint_are_recorded_once(tmp_path):
@@ -57,8 +57,9 @@ def test_steps_after_the_checkpoint_are_recorded_once(tmp_path):
     expected = {step: measured(line_of(step, attempt=step >= 3)) for step in range(6)}
     assert {line["step"]: measured(line) for line in read_lines(tmp_path / "metrics.jsonl")} == expected
     assert len(read_lines(tmp_path / "metrics.jsonl")) == 6
-    assert tensorboard_steps(tmp_path / "tensorboard") == expected
-    assert wandb_steps(tmp_path / "wandb") == expected
+    shown = {step + 1: line | {"step": step + 1} for step, line in expected.items()}
+    assert tensorboard_steps(tmp_path / "tensorboard") == shown
+    assert wandb_steps(tmp_path / "wandb") == shown
 
 
 def test_progress_is_known_before_the_first_step(tmp_path):

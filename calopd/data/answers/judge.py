@@ -18,12 +18,19 @@ import threading
 CPU_SECONDS = 2.0
 """Limit of one comparison, in CPU time, so that the load of the machine does not change a verdict."""
 WALL_SECONDS = 20.0
+"""Limit of one comparison in real time: only a process that is stopped or starved reaches it, so it is retried."""
+ATTEMPTS = 3
+VERDICTS = ("true", "false", "limit")
+LIMIT_SIGNALS = {signal.SIGPROF, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS}
+"""How a comparison ends that reaches its CPU time or memory; any other signal came from outside."""
+ENVIRONMENT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "TMPDIR", "LANG", "LC_ALL")
+"""All that the process inherits: it parses the text of a model, and no token is any of its business."""
 MEMORY_BYTES = 1 << 30
 START_SECONDS = 60.0
 
 
 def _serve() -> None:
-    """Read one JSON [gold, given, seconds] per line; write one true, false or null (limit reached) per line."""
+    """Read one JSON [gold, given, seconds] per line; write one true, false, limit or killed per line."""
     from math_verify import parse, verify
 
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
@@ -37,7 +44,8 @@ def _serve() -> None:
         _, status = os.waitpid(child, 0)
         if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0:
             return
-        _say("null")
+        within = os.WIFEXITED(status) or os.WTERMSIG(status) in LIMIT_SIGNALS
+        _say("limit" if within else "killed")
 
 
 def _answer(parse, verify) -> None:  # type: ignore[no-untyped-def]
@@ -68,6 +76,10 @@ class OverLimit(Exception):
     """A comparison exceeded its limits."""
 
 
+class JudgeLost(RuntimeError):
+    """The process was killed again and again: there is no verdict, so the answer is neither right nor wrong."""
+
+
 class Judge:
     """Client of the math-verify process: one comparison at a time; the first call starts the process."""
 
@@ -76,21 +88,31 @@ class Judge:
         self._process: subprocess.Popen[str] | None = None
 
     def equal(self, gold: str, given: str, seconds: float | None = None) -> bool:
-        """The verdict of math-verify; raises OverLimit if the limits are reached first."""
+        """The verdict of math-verify; raises OverLimit if the limits are reached first, JudgeLost if there is none."""
         with self._lock:
-            process = self._process if self._process and self._process.poll() is None else self._start()
-            assert process.stdin is not None
-            try:
-                process.stdin.write(json.dumps([gold, given, seconds or CPU_SECONDS]) + "\n")
-                process.stdin.flush()
-                answer = self._read(process, WALL_SECONDS + 10)
-            except BrokenPipeError:
-                answer = None
-            if answer is None:
-                self.stop()
-            if answer not in ("true", "false"):
-                raise OverLimit(f"{given[:60]!r} against {gold[:60]!r}")
-            return answer == "true"
+            for _ in range(ATTEMPTS):
+                answer = self._ask(json.dumps([gold, given, seconds or CPU_SECONDS]))
+                if answer == "limit":
+                    raise OverLimit(f"{given[:60]!r} against {gold[:60]!r}")
+                if answer in VERDICTS:
+                    return answer == "true"
+            raise JudgeLost(
+                f"the math-verify process was killed {ATTEMPTS} times: the memory of the machine may be full"
+            )
+
+    def _ask(self, request: str) -> str | None:
+        """The process's answer; None if it was lost."""
+        process = self._process if self._process and self._process.poll() is None else self._start()
+        assert process.stdin is not None
+        answer = None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(request + "\n")
+            process.stdin.flush()
+            answer = self._read(process, WALL_SECONDS + 10)
+        if answer not in VERDICTS:
+            # Also if it was killed between two requests: its message would be taken for the answer to a later one.
+            self.stop()
+        return answer
 
     @staticmethod
     def _read(process: "subprocess.Popen[str]", seconds: float) -> str | None:
@@ -103,7 +125,7 @@ class Judge:
         command = [sys.executable, "-m", "calopd.data.answers.judge"]
         pipe = subprocess.PIPE
         # The order of terms in sympy, and with it the computing time, depends on the hash seed.
-        environment = {**os.environ, "PYTHONHASHSEED": "0"}
+        environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ} | {"PYTHONHASHSEED": "0"}
         self._process = subprocess.Popen(
             command,
             stdin=pipe,
@@ -122,7 +144,8 @@ class Judge:
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)  # includes a fork that is still computing
-            self._process.communicate()
+            with contextlib.suppress(BrokenPipeError):
+                self._process.communicate()
             self._process = None
 
 

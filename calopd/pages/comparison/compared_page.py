@@ -11,6 +11,7 @@ from calopd.pages.comparison.step_figures import step_figures
 from calopd.pages.document import document, figure_html
 from calopd.pages.figures.exports import export_figure, export_table
 from calopd.pages.figures.line_figure import LineFigure
+from calopd.pages.report.report_page import EMULATED_NOTE
 from calopd.rundir.files import write_text
 
 FIGURE_HEIGHT = STEP_HEIGHT + 60
@@ -29,13 +30,14 @@ def write_comparison_of_runs(groups: Sequence[RunGroup], out: Path) -> Path:
         export_figure(figure, out)
     export_table(table, out)
     runs = "".join(
-        f"<span>{escape(group.label)} <b>{', '.join(escape(record.name) for record in group.records)}</b></span>"
+        f"<span>{escape(group.description)} <b>{', '.join(escape(record.name) for record in group.records)}</b></span>"
         for group in groups
     )
+    notice = f'<p class="notice">{escape(EMULATED_NOTE)}</p>' if any(group.emulated for group in groups) else ""
     body = (
         '<header class="top"><p class="kicker">Comparison of runs</p>'
         f"<h1>{len(groups)} settings, {sum(len(group.records) for group in groups)} runs</h1>"
-        f'<p class="about">{runs}</p></header>'
-        f"<section><h2>Training</h2>{render_figures(figures)}</section><section>{table.html()}</section>"
+        f'<p class="about">{runs}</p></header>{notice}'
+        f"<section><h2>Training</h2>{render_figures(figures)}</section><section>{table.html('h2')}</section>"
     )
     return write_text(out / "compare.html", document("Comparison of runs", body))

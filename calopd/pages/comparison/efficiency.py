@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from calopd.core.paper_results import MINUTES, arm_of, paper_arm
+from calopd.core.paper_results import paper_minutes
 from calopd.core.statistics import spread
 from calopd.pages.comparison.run_groups import RunGroup
 from calopd.pages.figures.data_table import DataTable, TableRow
@@ -16,10 +16,10 @@ _CSV: list[object] = [
 
 def efficiency_table(groups: Sequence[RunGroup], key: str = "efficiency") -> DataTable:
     """One row per group. The first step of a run includes start-up work and does not count if there are more."""
-    table = DataTable(
-        key=key, title="Efficiency", note="Wall time of the steps, first step left out. ± is over seeds.",
-        header=_HEADER, csv_header=_CSV,
-    )  # fmt: skip
+    note = "Wall time of the steps, first step left out. ± is over seeds."
+    if any(group.emulated for group in groups):
+        note += " The times of emulated runs are of a plan, not of GPUs."
+    table = DataTable(key=key, title="Efficiency", note=note, header=_HEADER, csv_header=_CSV)
     pair = ""
     for group in sorted(groups, key=lambda group: group.pair):
         rows = [row for record in group.records for row in (record.steps[1:] or record.steps)]
@@ -29,13 +29,15 @@ def efficiency_table(groups: Sequence[RunGroup], key: str = "efficiency") -> Dat
         seconds = sum(row["seconds"] for row in rows)
         idle = sum(row.get("seconds_idle") or 0.0 for row in rows) / seconds
         rate = sum(row.get("tokens") or 0 for row in rows) / seconds
-        around = "" if minutes.deviation is None else f" ± {minutes.deviation:.2f}"
+        digits = 2 if minutes.mean >= 1 else 3
+        around = "" if minutes.deviation is None else f" ± {minutes.deviation:.{digits}f}"
         cells = (
-            group.label, f"{minutes.mean:.2f}{around}", f"{minutes.mean * 100 / 60:.2f}", f"{idle:.0%}", f"{rate:,.0f}"
+            group.label, f"{minutes.mean:.{digits}f}{around}", f"{minutes.mean * 100 / 60:.2f}", f"{idle:.0%}",
+            f"{rate:,.0f}",
         )  # fmt: skip
         table.rows.append(TableRow(cells, group=group.pair if group.pair != pair else ""))
         pair = group.pair
-        paper = _paper_minutes(group)
+        paper = paper_minutes(group.config)
         table.csv_rows.append(
             [pair, group.label, minutes.mean, "" if minutes.deviation is None else minutes.deviation,
              minutes.mean * 100 / 60, idle, rate, "" if paper is None else paper]
@@ -49,8 +51,3 @@ def efficiency_table(groups: Sequence[RunGroup], key: str = "efficiency") -> Dat
 def _minutes(steps: Sequence[dict[str, float]]) -> float:
     counted = steps[1:] or steps
     return sum(row["seconds"] for row in counted) / len(counted) / 60
-
-
-def _paper_minutes(group: RunGroup) -> float | None:
-    found = paper_arm(group.config)
-    return None if found is None else MINUTES.get(found[0], {}).get(arm_of(group.config).partition("/")[0])

@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 
-from calopd.core.paper_results import SMALL, TRAINING, paper_arm
-from calopd.core.statistics import spread
+from calopd.core.paper_results import paper_at_end
 from calopd.core.step_metrics import METRICS, Metric
 from calopd.pages.comparison.run_groups import RunGroup
 from calopd.pages.figures.line_figure import Line, LineFigure, Mark
-from calopd.pages.report.curves import shown_step
+from calopd.pages.report.curves import shown_step, without_region
 
 COMPARED = (
     "retained_ratio", "zero_ratio", "response_length_mean", "entropy", "top16_token_overlap", "top16_mass_overlap",
@@ -26,19 +25,27 @@ def step_figures(groups: Sequence[RunGroup], keys: Sequence[str] = COMPARED, pre
             metric = metrics[key]
             figures.append(
                 LineFigure(
-                    key=f"{prefix}{key}", title=metric.chart.title, note=_note(metric, groups), unit=metric.unit,
+                    key=f"{prefix}{key}", title=_title(metric), note=_note(metric, groups), unit=metric.unit,
                     lines=lines, marks=paper_marks(groups, key), logarithmic_y=metric.chart.logarithmic,
                 )
             )  # fmt: skip
     return figures
 
 
+def _title(metric: Metric) -> str:
+    """The chart's, with the metric's label in a chart of several."""
+    return f"{metric.chart.title}: {metric.label}" if metric.label else metric.chart.title
+
+
 def _note(metric: Metric, groups: Sequence[RunGroup]) -> str:
+    """The meaning of the metric and the number of seeds; of a region only if one of the methods has one."""
+    probed = any(row.get("region_width") is not None for group in groups for r in group.records for row in r.steps)
+    meaning = metric.meaning if probed else without_region(metric.meaning).removesuffix(".")
     seeds = {len(group.records) for group in groups}
     if max(seeds) == 1:
-        return f"{metric.meaning}. One seed."
+        return f"{meaning}. One seed."
     counted = f"{min(seeds)}" if len(seeds) == 1 else f"{min(seeds)} to {max(seeds)}"
-    return f"{metric.meaning}. Mean over {counted} seeds; the band is ± one standard deviation over them."
+    return f"{meaning}. Mean over {counted} seeds; the band is ± one standard deviation over them."
 
 
 def _line(group: RunGroup, key: str) -> Line | None:
@@ -50,21 +57,13 @@ def _line(group: RunGroup, key: str) -> Line | None:
     if not by_step:
         return None
     steps = sorted(by_step)
-    spreads = [spread(by_step[step]) for step in steps]
-    means = [one.mean for one in spreads]
-    if all(one.deviation is None for one in spreads):
-        return Line(group.label, steps, means)
-    width = [one.deviation or 0.0 for one in spreads]
-    low = [mean - each for mean, each in zip(means, width, strict=True)]
-    high = [mean + each for mean, each in zip(means, width, strict=True)]
-    return Line(group.label, steps, means, low, high)
+    return Line.over_seeds(group.label, steps, [by_step[step] for step in steps])
 
 
 def paper_marks(groups: Sequence[RunGroup], key: str) -> tuple[Mark, ...]:
     """The paper's values at the end of training, of the groups whose settings are the paper's."""
     marks = []
     for group in groups:
-        found = paper_arm(group.config)
-        if found is not None and found[0] == SMALL and found[1] in TRAINING.get(key, {}):
-            marks.append(Mark(f"{group.label}, the paper at the end", TRAINING[key][found[1]]))
+        if (value := paper_at_end(group.config, key)) is not None:
+            marks.append(Mark(f"{group.label}, the paper at the end", value))
     return tuple(marks)

@@ -26,7 +26,9 @@ class DataTable:
     csv_rows: list[list[object]] = field(default_factory=list)
     """The numbers at full precision."""
 
-    def html(self) -> str:
+    def html(self, heading: str = "h3") -> str:
+        """The table below its title; `heading` is the tag of the title, empty = the title stands above already."""
+        title = f"<{heading}>{escape(self.title)}</{heading}>" if heading else ""
         head = "".join(f"<th>{escape(cell)}</th>" for cell in self.header)
         body = ""
         for row in self.rows:
@@ -37,6 +39,6 @@ class DataTable:
             )
             body += f"<tr><th>{first}</th>{''.join(f'<td>{cell}</td>' for cell in rest)}</tr>"
         return (
-            f'<h3>{escape(self.title)}</h3><p class="hint">{escape(self.note)}</p><div class="wide">'
+            f'{title}<p class="hint">{escape(self.note)}</p><div class="wide">'
             f'<table class="results"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>\n'
         )

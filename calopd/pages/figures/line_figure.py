@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from calopd.pages.charts import line_trace, series_colour, step_layout
+from calopd.core.statistics import spread
+from calopd.pages.charts import fix_range, line_trace, series_colour, step_layout, whole_ticks
 
 BAND_OPACITY = 0.18
 Values = Sequence[float | None]
@@ -20,6 +21,16 @@ class Line:
     low: Values = ()
     high: Values = ()
     """Bounds of the band; empty = no band."""
+
+    @classmethod
+    def over_seeds(cls, label: str, x: Sequence[float], values: Sequence[Sequence[float]]) -> "Line":
+        """The means of the values at each x, in a band of one standard deviation if there are several."""
+        spreads = [spread(each) for each in values]
+        if all(one.deviation is None for one in spreads):
+            return cls(label, x, [one.mean for one in spreads])
+        low = [one.mean - (one.deviation or 0.0) for one in spreads]
+        high = [one.mean + (one.deviation or 0.0) for one in spreads]
+        return cls(label, x, [one.mean for one in spreads], low, high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +56,22 @@ class LineFigure:
     logarithmic_x: bool = False
     logarithmic_y: bool = False
 
+    @property
+    def heights(self) -> list[float]:
+        """All values of the vertical axis: lines, bands and marks."""
+        columns = (column for line in self.lines for column in (line.y, line.low, line.high))
+        return [value for column in columns for value in column if value is not None] + [mark.y for mark in self.marks]
+
     def plotly(self) -> dict[str, Any]:
         """The figure as plotly.js draws it."""
-        layout = step_layout(self.unit, x_title=self.x_title, legend=True, logarithmic=self.logarithmic_y)
+        legend = len(self.lines) + len(self.marks) > 1
+        layout = step_layout(self.unit, x_title=self.x_title, legend=legend, logarithmic=self.logarithmic_y)
+        fix_range(layout, self.unit, self.heights, logarithmic=self.logarithmic_y)
+        places = sorted({x for line in self.lines for x in line.x})
         if self.logarithmic_x:
-            layout["xaxis"] |= {"type": "log", "tickvals": sorted({x for line in self.lines for x in line.x})}
-            layout["xaxis"]["tickformat"] = "~g"
+            layout["xaxis"] |= {"type": "log", "tickvals": places, "tickformat": "~g"}
+        elif self.x_title == "step" and places:
+            layout["xaxis"] |= whole_ticks(places[0], places[-1])
         traces: list[dict[str, Any]] = []
         for number, line in enumerate(self.lines):
             colour = series_colour(number)

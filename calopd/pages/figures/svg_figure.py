@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from calopd.pages.charts import LIGHT_COLOURS
+from calopd.pages.charts import LIGHT_COLOURS, value_range
 from calopd.pages.figures.line_figure import BAND_OPACITY, Line, LineFigure
 
 WIDTH, HEIGHT = 640, 400
@@ -70,8 +70,9 @@ def svg(figure: LineFigure) -> str:
 
 
 def _heights(figure: LineFigure) -> list[float]:
-    values = [v for line in figure.lines for column in (line.y, line.low, line.high) for v in column if v is not None]
-    return values + [mark.y for mark in figure.marks]
+    """The values of the vertical axis, and its ends if they are fixed."""
+    fixed = value_range(figure.unit, figure.heights, logarithmic=figure.logarithmic_y) or []
+    return figure.heights + [10.0**end if figure.logarithmic_y else end for end in fixed]
 
 
 def _grid(figure: LineFigure, x: _Axis, y: _Axis) -> list[str]:
@@ -81,6 +82,8 @@ def _grid(figure: LineFigure, x: _Axis, y: _Axis) -> list[str]:
         parts.append(f'<path d="M{LEFT} {at:.1f}H{WIDTH - RIGHT}" stroke="#e4e5e2"/>')
         parts.append(_text(LEFT - 6, at + 4, _number(tick, figure.unit), anchor="end"))
     for tick in x.ticks():
+        if figure.x_title == "step" and tick != round(tick):
+            continue
         at = x.place(tick)
         parts.append(f'<path d="M{at:.1f} {HEIGHT - BOTTOM}v5" stroke="#9aa2aa"/>')
         parts.append(_text(at, HEIGHT - BOTTOM + 18, _number(tick, ""), anchor="middle"))

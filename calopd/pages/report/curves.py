@@ -11,10 +11,10 @@ from calopd.core.step_metrics import Chart, Metric
 from calopd.pages.charts import (
     STEP_HEIGHT,
     bar_trace,
+    fix_range,
     line_trace,
     series_colour,
     step_layout,
-    value_range,
     whole_ticks,
 )
 from calopd.pages.document import figure_html
@@ -52,14 +52,13 @@ def figure(chart: Chart, metrics: Sequence[Metric], rows: Rows, *, paper: bool) 
     for number, one in enumerate(series):
         colour = series_colour(number)
         look = bar_trace(colour) if chart.stacked else line_trace(colour, single=len(rows) == 1)
-        values = [row.get(one.key) for row in rows]
+        values = steps if one.key == "step" else [row.get(one.key) for row in rows]
         traces.append({"x": steps, "y": values, "name": escape(one.label), "meta": one.key} | look)
     layout = step_layout(metrics[0].unit, legend=len(series) > 1, logarithmic=chart.logarithmic)
     layout["xaxis"] |= whole_ticks(steps[0], steps[-1])
     known = [row[one.key] for one in series for row in rows if row.get(one.key) is not None]
-    fixed = value_range(metrics[0].unit, known, logarithmic=chart.logarithmic)
-    if fixed and not chart.stacked:
-        layout["yaxis"] |= {"range": fixed, "autorange": False}
+    if not chart.stacked:
+        fix_range(layout, metrics[0].unit, known, logarithmic=chart.logarithmic)
     if chart.paper and paper:
         layout |= _paper_band(*chart.paper)
         layout["margin"]["t"] = 24

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-from calopd.core.options import EMULATED
+from calopd.core.options import is_emulated
 from calopd.pages.cards import Card, percent, points, render_card
 from calopd.pages.document import document
 from calopd.pages.report.curves import render_curves
@@ -17,6 +17,7 @@ DEMO_NOTE = (
     "The demo's synthetic data makes the teacher deviate on discourse words: this page shows that the system works, "
     "not that the paper's claim holds or that calibration beats OPD."
 )
+EMULATED_NOTE = "Emulated run: engines with a clock instead of models. Times are of a plan, all else means nothing."
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +87,8 @@ def _notices(record: RunRecord) -> list[str]:
     if record.summary is None:
         planned = record.setting("run", "steps", "an unknown number of")
         notices.append(f"Unfinished run: {len(record.steps)} of {planned} steps are recorded, and there is no summary.")
-    if record.setting("learner", "engine") == EMULATED:
-        notices.append(
-            "Emulated run: engines with a clock instead of models. Times are of a plan, all else means nothing."
-        )
+    if is_emulated(record.config):
+        notices.append(EMULATED_NOTE)
     if DEMO_MODELS in str(record.setting("student", "path")):
         notices.append(DEMO_NOTE)
     return notices
