@@ -4,6 +4,8 @@ import argparse
 import math
 from collections.abc import Callable
 
+from calopd.core.options import SEEDS
+
 
 def whole(text: str) -> int:
     """A whole number."""
@@ -36,6 +38,13 @@ def at_least(least: int) -> Callable[[str], int]:
 
 
 positive = at_least(1)
+
+
+def seed(text: str) -> int:
+    """A seed of random numbers."""
+    if not 0 <= (value := whole(text)) < SEEDS:
+        raise argparse.ArgumentTypeError(f"{value}: expected 0 or more, below {SEEDS}")
+    return value
 
 
 def above_zero(text: str) -> float:

@@ -10,16 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
-from typing import NoReturn
+
+from calopd.core.one_line_parser import OneLineParser
 
 ROOT = "calopd.cli.commands"
-
-
-class OneLineParser(argparse.ArgumentParser):
-    """A parser whose errors are one line, not the whole usage."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"error: {message} (see `{self.prog} --help`)\n")
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,34 @@ trajectories = 16
 problems = 8
 max_tokens = 96
 """
+EXPERIMENT = """
+title = "Mine"
+dir = "experiment"
+seeds = [0, 1]
+[recipes]
+pair = "run.toml"
+[arms.opd]
+set.method.name = "opd"
+[evaluation]
+benchmarks = ["heldout.jsonl"]
+max_tokens = 96
+max_prompt_tokens = 256
+"""
+EXPERIMENTS = {
+    "price": ("", ""),
+    "no-problems": ("max_tokens = 96", "problems = 0"),
+    "no-tokens": ("max_prompt_tokens = 256", "max_prompt_tokens = 0"),
+    "nothing-at-once": ("max_tokens = 96", "in_flight = 0"),
+    "emulated": ("max_tokens = 96", 'engine = "emulated"'),
+    "bad-seed": ("seeds = [0, 1]", "seeds = [-1]"),
+    "no-rollouts": ("[evaluation]", '[studies.one]\nrecipe = "pair"\nrollouts = 0\n[evaluation]'),
+    "no-benchmark": ("heldout", "nowhere"),
+    "long-answers": ("max_tokens = 96", "max_tokens = 2000"),
+    "long-rollouts": ('"opd"', '"opd"\nset.rollout.max_tokens = 2000'),
+    "bad-study": ("[evaluation]", '[studies.one]\nrecipe = "pair"\nset.teacher.max_tokens = 100\n[evaluation]'),
+    "taken": ('"experiment"', '"taken"'),
+}
+"""Name of an experiment -> what is replaced in the file above, and by what."""
 
 
 def build(folder: Path) -> None:
@@ -100,6 +128,9 @@ def _configurations(folder: Path) -> None:
     (folder / "itself.toml").write_text('extends = "itself.toml"\n')
     (folder / "lost-base.toml").write_text('extends = "no-such.toml"\n')
     (folder / "no-teacher.toml").write_text('[data]\ntrain = "train.jsonl"\n[student]\npath = "student"\n')
+    (folder / "bad-id.toml").write_text(CONFIG.replace('"student"', '"my models/student"'))
+    for name, change in EXPERIMENTS.items():
+        (folder / f"{name}.exp.toml").write_text(EXPERIMENT.replace(*change) if change[0] else EXPERIMENT)
     (folder / "method.py").write_text("x = 1\n")
     (folder / "broken_method.py").write_text("def advantage(:\n")
     (folder / "failing_method.py").write_text("import no_such_library\n")
@@ -110,17 +141,31 @@ def _directories(folder: Path) -> None:
     thesis.mkdir(parents=True)
     (thesis / "config.toml").write_text("[book]\n")
     (thesis / "thesis.tex").write_text("Three years of work.")
+    (folder / "taken" / "runs" / "pair.opd.s1").mkdir(parents=True)
+    (folder / "taken" / "runs" / "pair.opd.s1" / "thesis.tex").write_text("Three years of work.")
+    damaged = folder / "runs" / "damaged"
+    damaged.mkdir()
+    (damaged / "config.toml").write_text("[run\n")
+    (damaged / "run.json").write_text('{"id": "damaged-1", "started": 1.0}')
     existing = folder / "runs" / "existing"
     existing.mkdir()
     (existing / "config.toml").write_text(CONFIG.replace('"mine"', '"existing"'))
     (existing / "run.json").write_text('{"id": "existing-1", "started": 1.0}')
+    (existing / "logs").mkdir()
+    (existing / "logs" / "learner.log").write_text("step 1\n")
     (existing / "metrics.jsonl").write_text('{"step": 0, "retained_ratio": 0.5}\n')
     (folder / "evaluated" / "student").mkdir(parents=True)
     (folder / "evaluated" / "student" / "results.json").write_text('{"format": 99}')
-    for suffix, content in (("attempts", '{"id": "1", "correct": true, "solution": "2"}\n'), ("settings.json", "{}")):
-        (folder / f"solved.jsonl.{suffix}").write_text(content)
-    edit_json(folder / "solved.jsonl.settings.json", model="student", weights="of another model")
-    (folder / "old.jsonl.attempts").write_text('{"id": "1", "correct": true, "solution": "2"}\n')
+    made_with = {
+        "solved": {"model": "student", "weights": "of another model"},
+        "newer": {"min_p": 0.1},  # a setting of a later version
+        "torch": {"engine": "torch"},
+        "old": None,
+    }
+    for name, settings in made_with.items():
+        (folder / f"{name}.jsonl.attempts").write_text('{"id": "1", "correct": true, "solution": "2"}\n')
+        if settings is not None:
+            (folder / f"{name}.jsonl.settings.json").write_text(json.dumps(settings))
 
 
 def _study(folder: Path, rollouts: int) -> None:

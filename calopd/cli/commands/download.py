@@ -31,11 +31,12 @@ def run(arguments: argparse.Namespace) -> None:
 
     from calopd.config import load_config
     from calopd.core.errors import ConfigError
-    from calopd.models.model_files import is_local
+    from calopd.models.model_files import check_exists, is_local
 
     config = load_config(arguments.config)
     for key, model in (("student.path", config.student.path), ("teacher.path", config.teacher.path)):
         if is_local(model):
+            check_exists(key, model)
             print(f"{key} = {model}: a folder, nothing to download", flush=True)
             continue
         if arguments.wait:

@@ -20,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--price", type=above_zero, help="price of a GPU hour, to show what the run costs")
     add("--most", type=positive, default=6, help="splits to show (default: 6)")
     add("--measure", action="store_true", help="measure the rates of this machine instead of assuming those of --gpu")
+    add("--lengths", type=Path, metavar="RUN", help="take the lengths of the responses from a run, not from the paper")
     add("--overlay", type=Path, metavar="DIR", help="write a Kubernetes overlay for the best split, with its TOML")
     add("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one setting")
 
@@ -30,15 +31,21 @@ def run(arguments: argparse.Namespace) -> None:
     from calopd.config import load_config
     from calopd.core.errors import ConfigError
     from calopd.planning.gpus import gpu_named
+    from calopd.planning.lengths import PAPER_LENGTHS, lengths_of_run
+    from calopd.planning.overlay import refuse_existing
     from calopd.planning.plan_tables import Plan, print_assumptions, print_comparison, print_plan
     from calopd.planning.rates import ASSUMED
     from calopd.planning.splits import plan_splits
+    from calopd.rundir.layout import RunDir
 
     console, plans = Console(), []
     if arguments.measure and (arguments.gpu or arguments.overlay):
         raise ConfigError("--measure plans for GPUs like that of this machine: leave out --gpu and --overlay")
     if arguments.overlay and len(arguments.config) > 1:
         raise ConfigError("--overlay is for one configuration: give only one")
+    if arguments.overlay:
+        refuse_existing(arguments.overlay)
+    responses = lengths_of_run(RunDir(arguments.lengths)) if arguments.lengths else PAPER_LENGTHS
     for file in arguments.config:
         config = load_config(file, arguments.set)
         count = arguments.count or config.resources.host_gpus or 8
@@ -50,12 +57,12 @@ def run(arguments: argparse.Namespace) -> None:
 
             gpu, efficiency, notes = measure(config)
             console.print(*notes, sep="\n", highlight=False, markup=False)
-        splits = plan_splits(config, gpu, count, efficiency)
-        plans.append(Plan(config=config, gpu=gpu, splits=splits, efficiency=efficiency))
+        splits = plan_splits(config, gpu, count, efficiency, responses)
+        plans.append(Plan(config=config, gpu=gpu, splits=splits, efficiency=efficiency, responses=responses))
         print_plan(console, plans[-1], arguments.most, arguments.price)
     if len(plans) > 1:
         print_comparison(console, plans, arguments.price)
-    print_assumptions(console, plans[-1].efficiency)
+    print_assumptions(console, plans[-1])
     if arguments.overlay:
         _write_overlay(plans[0], arguments.config[0], arguments.overlay)
 

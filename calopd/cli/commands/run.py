@@ -1,7 +1,6 @@
 """Train on this machine: start, supervise and stop all services, then write the report."""
 
 import argparse
-import sys
 from pathlib import Path
 
 HELP = "train on this machine: start, supervise and stop all services"
@@ -17,11 +16,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     from calopd.config import check_resumable, load_config
-    from calopd.config.load import given_keys
+    from calopd.config.load import given_settings
     from calopd.config.ports import chosen_ports
+    from calopd.config.resume import check_owner
     from calopd.core.errors import ConfigError
-    from calopd.local.entry_point import INTERRUPTED_EXIT
-    from calopd.local.services import Stopped
+    from calopd.local.services import resumable
     from calopd.local.training import run as train
     from calopd.rundir.layout import RunDir
 
@@ -31,16 +30,15 @@ def run(arguments: argparse.Namespace) -> None:
         raise ConfigError("--resume continues a run and --overwrite replaces it: give one of them")
     if arguments.resume and not RunDir(arguments.resume).is_run:
         raise ConfigError(f"--resume {arguments.resume}: no run there; expected a directory like runs/demo")
+    if arguments.resume:
+        check_owner(RunDir(arguments.resume), given_settings(arguments.set).get("method.file"))
     file = RunDir(arguments.resume).config if arguments.resume else arguments.config
     config = load_config(file, [*arguments.set, *(["run.trace=true"] if arguments.trace else [])])
     # The ports of a saved configuration are those that were free when the run was started.
-    ports = given_keys(arguments.set) if arguments.resume else chosen_ports(config)
+    ports = set(given_settings(arguments.set)) if arguments.resume else chosen_ports(config)
     if arguments.resume:
         check_resumable(load_config(file, environ={}), config)
         if config.run_dir.path.resolve() != arguments.resume.resolve():
             raise ConfigError(f"{file} belongs to the run {config.run_dir}: resume it from the directory it began in")
-    try:
+    with resumable(f"resume with: calopd run --resume {config.run_dir}"):
         train(config, resume=arguments.resume is not None, overwrite=arguments.overwrite, chosen_ports=ports)
-    except Stopped:
-        print(f"stopped; resume with: calopd run --resume {config.run_dir}", file=sys.stderr)
-        sys.exit(INTERRUPTED_EXIT)

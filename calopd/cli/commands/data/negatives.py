@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from calopd.cli.argument_types import whole
+from calopd.cli.argument_types import seed
 
 HELP = "write the wrong answer and the unrelated solution of every problem"
 
@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tokenizer", required=True, help="model directory or hub id; lengths are counted in its tokens"
     )
-    parser.add_argument("--seed", type=whole, default=0, help="seed of the run (default: %(default)s)")
+    parser.add_argument("--seed", type=seed, default=0, help="seed of the run (default: %(default)s)")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -5,10 +5,9 @@ Each attempt is saved as soon as it is complete; the same command resumes.
 
 import argparse
 import os
-import sys
 from pathlib import Path
 
-from calopd.cli.argument_types import positive, whole
+from calopd.cli.argument_types import positive, seed, whole
 from calopd.cli.gpu_arguments import add_gpu_arguments, replica_gpus
 from calopd.cli.sampling_arguments import add_sampling_arguments
 from calopd.core.options import DTYPES, PAPER_SOLUTIONS, SAMPLERS
@@ -29,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_sampling_arguments(parser, PAPER_SOLUTIONS)
     add("--max-prompt-tokens", type=positive, default=2_048)
     add("--in-flight", type=positive, default=256, help="responses sampled at once (default: %(default)s)")
-    add("--seed", type=whole, default=0)
+    add("--seed", type=seed, default=0)
     add_gpu_arguments(parser)
     add("--replica", type=whole, help=argparse.SUPPRESS)  # the number of a process that another one has started
 
@@ -39,8 +38,10 @@ def run(arguments: argparse.Namespace) -> None:
     from calopd.config.sections.sampling import sampling_of
     from calopd.config.visible_gpus import gpu_environment
     from calopd.data.problems import check_not_source, load_problems
-    from calopd.doctor.sampled_model import require_sampled_model
-    from calopd.local.replicated_job import attempt_settings, keep_settings, run_replicas
+    from calopd.doctor.sampled_model import require_gpu_memory, require_sampled_model
+    from calopd.local.entry_point import become
+    from calopd.local.replicated_job import attempt_settings, attempts_file, keep_settings, run_replicas
+    from calopd.rundir.locks import exclusive
 
     gpus = replica_gpus(arguments)
     check_not_source(arguments.out, arguments.source)
@@ -48,12 +49,15 @@ def run(arguments: argparse.Namespace) -> None:
     sampling = sampling_of(arguments)
     if not arguments.endpoint:  # which has the model itself
         require_sampled_model("--model", arguments.model, sampling, arguments.max_prompt_tokens, problems)
-    if arguments.replica is None:
-        keep_settings(arguments.out, attempt_settings(arguments, sampling))
+        require_gpu_memory("--model", arguments.model, arguments, gpus)
     # Its warnings are about its own start; errors are still shown.
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    if len(gpus) > 1:
-        # Afterwards no problem is left to attempt, and the job only writes the correct solutions.
-        run_replicas(JOB, arguments.words, gpus, arguments.out, arguments.model)
-    os.environ.update(gpu_environment(gpus[0]))
-    os.execv(sys.executable, [sys.executable, "-m", JOB, *arguments.words])
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    busy = f"{arguments.out} is being written by another process: choose another --out"
+    with exclusive(attempts_file(arguments.out), busy, keep_in_exec=True):
+        keep_settings(arguments.out, attempt_settings(arguments, sampling))
+        if len(gpus) > 1:
+            # Afterwards no problem is left to attempt, and the job only writes the correct solutions.
+            run_replicas(JOB, arguments.words, gpus, arguments.out, arguments.model)
+        os.environ.update(gpu_environment(gpus[0]))
+        become(JOB, arguments.words)

@@ -1,10 +1,11 @@
 """Evaluate models on benchmarks, one after the other, and compare them. The defaults are the paper's evaluation."""
 
 import argparse
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from calopd.cli.argument_types import positive, whole
+from calopd.cli.argument_types import positive, seed
 from calopd.cli.gpu_arguments import add_gpu_arguments, replica_gpus
 from calopd.cli.sampling_arguments import add_sampling_arguments
 from calopd.core.options import DTYPES, PAPER_EVALUATION, SAMPLERS
@@ -32,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--overwrite", action="store_true", help="discard existing samples and sample again")
     add("--student", metavar="LABEL", help="the model that the others are compared with (default: the first)")
     add("--teacher", metavar="LABEL", help="not a method: listed below the student (default: the label `teacher`)")
-    add("--seed", type=whole, default=0)
+    add("--seed", type=seed, default=0)
     add_sampling_arguments(parser, PAPER_EVALUATION)
     add("--max-prompt-tokens", type=positive, default=2_048)
     add("--no-thinking", dest="thinking", action="store_false", help="chat template with enable_thinking=False")
@@ -54,7 +55,7 @@ def run(arguments: argparse.Namespace) -> None:
     from calopd.config.nearest import nearest
     from calopd.config.sections.sampling import sampling_of
     from calopd.core.errors import ConfigError
-    from calopd.doctor.sampled_model import require_sampled_model
+    from calopd.doctor.sampled_model import require_gpu_memory, require_sampled_model
     from calopd.evaluation import accuracy_tables
     from calopd.evaluation.benchmarks import load_benchmarks
     from calopd.evaluation.evaluated_models import resolve
@@ -63,6 +64,7 @@ def run(arguments: argparse.Namespace) -> None:
     from calopd.evaluation.layout import EvaluationDir, page_file
     from calopd.evaluation.paired_comparison import compare
     from calopd.evaluation.run_jobs import run_job
+    from calopd.local.services import REPEAT, resumable
     from calopd.rundir.locks import exclusive
 
     console = Console(soft_wrap=True)
@@ -81,19 +83,30 @@ def run(arguments: argparse.Namespace) -> None:
     problems = [problem for benchmark in benchmarks for problem in benchmark.problems]
     for model in models:
         require_sampled_model("MODEL", model.path, sampling, arguments.max_prompt_tokens, problems)
+        require_gpu_memory("MODEL", model.path, arguments, gpus)
     out = arguments.out or Path("evaluations") / "-".join(labels)
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out} is a file: expected a directory for samples, results and page")
+    directories = [EvaluationDir(out / label) for label in labels]
+    for directory in directories:
+        if directory.contents and not directory.is_evaluation:
+            raise ConfigError(f"{directory} is not empty and not an evaluation: choose another --out")
     console.print(f"samples, results and page go to {out}", highlight=False)
+    how = "repeat the command without --overwrite to resume" if arguments.overwrite else REPEAT
     results = []
-    for model in models:
-        job, directory = Job(_settings(arguments, model), benchmarks), EvaluationDir(out / model.label)
-        directory.path.mkdir(parents=True, exist_ok=True)
-        with exclusive(directory.lock, f"{directory} is being evaluated by another process: choose another --out"):
+    with ExitStack() as locks:
+        for directory in directories:
+            directory.path.mkdir(parents=True, exist_ok=True)
+            busy = f"{directory} is being evaluated by another process: choose another --out"
+            locks.enter_context(exclusive(directory.lock, busy))
+        jobs = [Job(_settings(arguments, model), benchmarks) for model in models]
+        for job, directory in zip(jobs, directories, strict=True):
             if arguments.overwrite:
                 directory.remove_samples()
             job.save(directory)
-            results.append(run_job(job, directory, gpus, console))
+        for job, directory in zip(jobs, directories, strict=True):
+            with resumable(how):
+                results.append(run_job(job, directory, gpus, console, how=how))
     for result in results:
         console.print(accuracy_tables.summary_table(result))
     comparison = compare(results, student=arguments.student, teacher=arguments.teacher) if len(results) > 1 else None
@@ -107,7 +120,7 @@ def _settings(arguments: argparse.Namespace, model: "Model") -> "Settings":
     from calopd.config.sections.sampling import sampling_of
     from calopd.evaluation.job import Settings
     from calopd.evaluation.model_weights import local_path, weights_digest
-    from calopd.models.devices import choose_device, choose_dtype, dtype_name
+    from calopd.models.devices import chosen_dtype
 
     return Settings(
         label=model.label,
@@ -115,7 +128,7 @@ def _settings(arguments: argparse.Namespace, model: "Model") -> "Settings":
         weights=str(model.weights) if model.weights else None,
         weights_sha256=weights_digest(model),
         version=model.version,
-        dtype=dtype_name(choose_dtype(arguments.dtype, choose_device("auto"))),
+        dtype=chosen_dtype(arguments.dtype),
         sampling=sampling_of(arguments),
         **{name: getattr(arguments, name) for name in SETTINGS},
     )

@@ -3,14 +3,17 @@
 import argparse
 from pathlib import Path
 
+from calopd.cli.argument_types import above_zero
+
 HELP = "show the runs of an experiment, their order and their cost, without running anything"
 
 WIDTH = 130
+"""Columns of a plan that is written to a file."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, help="the experiment's TOML, for example configs/paper/main-table.toml")
-    parser.add_argument("--price", type=float, help="price of a GPU hour, to show what the experiment costs")
+    parser.add_argument("--price", type=above_zero, help="price of a GPU hour, to show what the experiment costs")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -21,6 +24,5 @@ def run(arguments: argparse.Namespace) -> None:
     from calopd.experiments.planned_runs import plan_experiment
 
     plan = plan_experiment(arguments.file, load_experiment(arguments.file))
-    console = Console(soft_wrap=True)
-    # A narrow column would cut the names of runs.
-    print_experiment(Console(soft_wrap=True, width=max(console.width, WIDTH)), plan, arguments.price)
+    console = Console()
+    print_experiment(console if console.is_terminal else Console(width=WIDTH), plan, arguments.price)

@@ -1,6 +1,7 @@
 """Write the report of a run again, from its records."""
 
 import argparse
+import sys
 from pathlib import Path
 
 HELP = "write the report of a run again, and its trace if it was traced"
@@ -8,6 +9,10 @@ HELP = "write the report of a run again, and its trace if it was traced"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("directory", type=Path, help="the run's directory")
+    parser.add_argument(
+        "-o", "--out", type=Path, metavar="FILE",
+        help="write the page there and nothing into the run; - is the standard output (default: DIRECTORY/report.html)",
+    )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -18,8 +23,11 @@ def run(arguments: argparse.Namespace) -> None:
     run_dir = RunDir(arguments.directory)
     if not run_dir.is_run:
         raise ConfigError(f"no run at {run_dir}: expected a directory like runs/demo, which `calopd run` wrote")
-    if (trace := write_trace(run_dir)) is not None:  # first: a run that crashed early has no report
+    if arguments.out is None and (trace := write_trace(run_dir)) is not None:  # a run that crashed early has no report
         print(trace)
-    from calopd.pages.report import write_report  # imports torch
+    from calopd.pages.report import render_report, write_report  # imports torch
 
-    print(write_report(run_dir))
+    if arguments.out == Path("-"):
+        sys.stdout.write(render_report(run_dir))
+    else:
+        print(write_report(run_dir, arguments.out))

@@ -1,10 +1,9 @@
 """Collect rollouts and score them under every context; the same command resumes."""
 
 import argparse
-import sys
 from pathlib import Path
 
-from calopd.cli.argument_types import above_zero, positive
+from calopd.cli.argument_types import above_zero, at_least, positive
 
 HELP = "collect rollouts and score them under every context; repeat the command to resume"
 
@@ -21,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--rollouts", type=positive, help="responses to collect")
     add("--shard-tokens", type=positive, default=2**20, help="tokens per shard (default: %(default)s)")
     add("--flush-seconds", type=above_zero, default=60.0, help="most work that a kill loses (default: %(default)s)")
-    add("--noise-rollouts", type=int, default=64,
+    add("--noise-rollouts", type=at_least(0), default=64,
         help="score c0 of the first rollouts twice, to measure numerical noise (default: %(default)s)")  # fmt: skip
 
 
@@ -48,13 +47,9 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _sample_and_score(arguments: argparse.Namespace) -> None:
     from calopd.config import load_config
-    from calopd.local.entry_point import INTERRUPTED_EXIT
-    from calopd.local.services import Stopped
+    from calopd.local.services import resumable
     from calopd.study.collection import Goal, collect
 
     config = load_config(arguments.config, arguments.set)
-    try:
+    with resumable():
         collect(config, arguments.out, Goal.of(arguments), chosen=arguments.contexts, recorded=arguments.recorded)
-    except Stopped:
-        print("stopped; repeat the command to resume", file=sys.stderr)
-        sys.exit(INTERRUPTED_EXIT)
