@@ -1,6 +1,6 @@
 #!/bin/sh
 # Build the images of the three roles: deploy/docker/build.sh TAG [BASE]
-# Read from the environment, then from .env: PIP_CONF, CA_BUNDLE, BUILD_FLAGS, PIP_EXTRA_INDEX_URL; from the environment only: TORCH_INDEX.
+# Read from the environment, then from .env: PIP_CONF, CA_BUNDLE, BUILD_FLAGS, TORCH_INDEX, PIP_EXTRA_INDEX_URL, proxies.
 set -eu
 tag=$1
 base=${2:-}
@@ -15,10 +15,11 @@ setting() {
 
 set --
 [ -z "$base" ] || set -- "$@" --build-arg "BASE=$base"
-# An empty TORCH_INDEX means: only the configured indexes.
+# An empty TORCH_INDEX means: only the configured indexes. So it counts if it is there, in the environment or else in .env.
+[ -n "${TORCH_INDEX+set}" ] || ! grep -qs '^TORCH_INDEX=' .env || TORCH_INDEX=$(setting TORCH_INDEX)
 [ -z "${TORCH_INDEX+set}" ] || set -- "$@" --build-arg "TORCH_INDEX=$TORCH_INDEX"
 # Docker leaves proxies out of the image.
-for name in PIP_EXTRA_INDEX_URL HTTP_PROXY HTTPS_PROXY NO_PROXY; do
+for name in PIP_EXTRA_INDEX_URL HTTP_PROXY HTTPS_PROXY NO_PROXY http_proxy https_proxy no_proxy; do
   value=$(setting $name)
   [ -z "$value" ] || set -- "$@" --build-arg "$name=$value"
 done

@@ -4,6 +4,7 @@ python -m deploy.docker.compose configs/qwen3-4b-to-1.7b.toml > docker-compose.o
 """
 
 import argparse
+import hashlib
 import math
 import sys
 from collections.abc import Iterable, Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from calopd.config import Config, load_config
 from calopd.core.errors import ConfigError
+from calopd.planning import role_fits
 from calopd.planning.model_shapes import load_shape
 from calopd.planning.storage import learner_host_bytes, policies_bytes, policy_copy_bytes
 
@@ -35,6 +37,10 @@ x-inputs: &inputs
   - ./configs/paper.toml:/etc/calopd/paper.toml:ro
   - ${{DATA_DIR:-./data}}:/calopd/data:ro
 
+# Another digest makes compose create the containers again: a mounted file that changed would not.
+x-digest: &digest
+  calopd.config: "{digest}"
+
 x-ready: &ready
   redis: {{condition: service_healthy}}
   models: {{condition: service_completed_successfully}}
@@ -44,6 +50,7 @@ services:
     extends: {{file: deploy/docker/roles.yml, service: models}}
     image: calopd/learner:${{IMAGE_TAG:-local}}
     build: {{<<: *gpu-build, target: learner}}
+    labels: *digest
     volumes: *inputs
 """
 ROLE = """
@@ -52,6 +59,7 @@ ROLE = """
     image: calopd/{role}:${{IMAGE_TAG:-local}}
     build: {{<<: *gpu-build, target: {role}}}
     depends_on: *ready
+    labels: *digest
     volumes: *inputs
     mem_limit: ${{{variable}:-{memory}g}}
 """
@@ -86,16 +94,18 @@ volumes:
 
 
 def render(config: Config, file: Path) -> str:
-    """The compose file of a configuration; every role must have GPUs."""
+    """The compose file of a configuration; every role must have GPUs, and fit them."""
     placement = config.placement
     if not (placement.teachers and placement.rollouts and placement.learner):
         raise ConfigError(f"{file}: set resources.teacher, resources.rollout and resources.learner to GPUs of the host")
+    if misfit := next((fit for fit in role_fits(config) if fit.fits is False), None):
+        raise ConfigError(f"{file}: {misfit}")
     memory, policies = memory_limits(config), policies_gib(config)
     ranks = len(placement.learner)
     summary = f"{len(placement.teachers)} teachers, {len(placement.rollouts)} rollouts, a learner of {ranks} ranks"
     return "".join(
         (
-            HEAD.format(file=file, summary=summary, mount=_mount(file)),
+            HEAD.format(file=file, summary=summary, mount=_mount(file), digest=digest(config)),
             *_replicas("teacher", placement.teachers, memory["teacher"]),
             *_replicas("rollout", placement.rollouts, memory["rollout"], _cache(config)),
             _first("learner", "learner", memory["learner"]),
@@ -104,6 +114,11 @@ def render(config: Config, file: Path) -> str:
             VOLUMES.format(size=policies),
         )
     )
+
+
+def digest(config: Config) -> str:
+    """The first digits of the SHA-256 of the resolved configuration."""
+    return hashlib.sha256(config.to_toml().encode()).hexdigest()[:16]
 
 
 def policies_gib(config: Config) -> int:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -23,8 +24,9 @@ STUBS = {
 
 
 def missing(folder: str) -> list[str]:
-    """The binaries that are not in a folder."""
-    return [name for name in BINARIES if not folder or not os.access(Path(folder) / name, os.X_OK)]
+    """The binaries that are not in a folder, and kubectl if it is not installed."""
+    absent = [name for name in BINARIES if not folder or not os.access(Path(folder) / name, os.X_OK)]
+    return absent if shutil.which("kubectl") else [*absent, "kubectl"]
 
 
 def wait(what: str, until: Callable[[], bool], seconds: float = 90) -> None:

@@ -50,7 +50,7 @@ def faults(objects: list[Object]) -> list[str]:
     ]
     spread = {thing["metadata"].get("namespace", "calopd") for thing in objects}
     found += [f"objects in the namespaces {sorted(spread)}"] if spread != {"calopd"} else []
-    for check in (_selectors, _ports, _resources, _references, _security, _replicas):
+    for check in (_selectors, _ports, _resources, _references, _security, _written_volumes, _rendezvous, _replicas):
         found += check(objects)
     return found
 
@@ -185,6 +185,27 @@ def _security(objects: list[Object]) -> Iterator[str]:
                 or not own.get("readOnlyRootFilesystem")
             ):
                 yield f"{name_of(thing)}: {container['name']} is not restricted"
+
+
+def _written_volumes(objects: list[Object]) -> Iterator[str]:
+    """The learner alone may write runs and policies."""
+    for thing, pod in pods(objects):
+        if thing["metadata"]["name"] not in ("teacher", "rollout"):
+            continue
+        mounts = [mount for container in containers(pod) for mount in container.get("volumeMounts", [])]
+        for mount in mounts:
+            if mount["name"] in ("runs", "policies") and not mount.get("readOnly"):
+                yield f"{name_of(thing)}: may write to {mount['name']}"
+
+
+def _rendezvous(objects: list[Object]) -> Iterator[str]:
+    """Whoever reaches the rendezvous of several nodes may take part: a policy must keep others away."""
+    for thing, pod in pods(objects):
+        arguments = [word for container in containers(pod) for word in container.get("args", [])]
+        if any(word.startswith("--nnodes=") and word != "--nnodes=1" for word in arguments):
+            policies = {name_of(o) for o in objects if o["kind"] == "NetworkPolicy"}
+            if not {"NetworkPolicy/default-deny", f"NetworkPolicy/{thing['metadata']['name']}"} <= policies:
+                yield f"{name_of(thing)}: spans several nodes without network policies"
 
 
 def copies(thing: Object, objects: list[Object]) -> int:

@@ -1,5 +1,6 @@
-"""deploy/k8s/cluster.sh with a kubectl that only answers from files, and overlays rendered by the real one."""
+"""deploy/k8s/cluster.sh with a kubectl that only answers from files, and manifests rendered by the real one."""
 
+import json
 import os
 import re
 import shutil
@@ -8,21 +9,26 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
-from calopd.config import load_config
-from calopd.core.errors import ConfigError
-from calopd.local.entry_point import TEMPORARY_EXIT
-from calopd.planning import overlay
+from calopd.local.entry_point import RESTART_EXIT, TEMPORARY_EXIT
 from services.learner.peer_loss import PEER_LOST_EXIT
-from tests.deploy import check, manifests
-from tests.deploy.test_scheduling import rendered
+from tests.deploy import check, manifests, scheduling
+from tests.deploy.test_scheduling import ONE_NODE, SEVERAL, rendered
 
 FAKE = """#!/bin/sh
 printf '%s\n' "$*" >> "$CALLS"
 case "$*" in
-  *name=learner\ --dry-run=server*) cat "$CALLS.learner" >&2; test ! -s "$CALLS.learner" ;;
+  *name=learner\ --dry-run=server*) cat "$CALLS.dry-run" >&2; test ! -s "$CALLS.dry-run" ;;
   *"get deployment teacher"*) cat "$CALLS.teachers" ;;
   *"get pods"*Running*) cat "$CALLS.running" ;;
+  *"get job "*.status.conditions*) cat "$CALLS.failed-$5" 2>/dev/null || true ;;
+  *"get job "*) key="${*##*{.spec.}"; cat "$CALLS.$5/${key%?}" 2>/dev/null || true ;;
+  *"get pvc data"*) cat "$CALLS.claim" ;;
+  "kustomize "*) echo "manifests of $2" ;;
+  *"apply -f -") cat > "$CALLS.applied" ;;
+  *"exec -i files -- sh -ec"*) exec sh -ec "$9" "$CALLS.volumes${10}" ;;
+  *" -- python -c "*) exec python3 -c "$(printf %s "${10}" | sed s/:8080/:1/)" ;;
   *"get pods"*) printf 'pod/learner-0-old\\npod/learner-0-new\\n' ;;
 esac
 """
@@ -36,7 +42,7 @@ class Cluster:
         kubectl.parent.mkdir()
         kubectl.write_text(FAKE)
         kubectl.chmod(0o755)
-        for answer, text in (("learner", ""), ("teachers", "2"), ("running", "")):
+        for answer, text in (("dry-run", ""), ("teachers", "2"), ("running", ""), ("claim", "pvc/data")):
             self.answers(answer, text)
 
     def answers(self, name: str, text: str) -> None:
@@ -50,7 +56,7 @@ class Cluster:
             env={**os.environ, "PATH": path, "CALLS": str(self.calls)},
         )  # fmt: skip
         assert done.returncode == code, done.stderr
-        self.said = done.stderr
+        self.said = done.stdout + done.stderr
         lines = self.calls.read_text().splitlines() if self.calls.exists() else []
         self.calls.unlink(missing_ok=True)
         return lines
@@ -63,7 +69,7 @@ def cluster(tmp_path: Path) -> Cluster:
 
 def test_up_replaces_the_jobs_that_changed_and_no_others(cluster: Cluster) -> None:
     assert not any(" delete " in call for call in cluster.run("up", "gpu-8"))
-    cluster.answers("learner", 'The Job "learner" is invalid: spec.template: Invalid value: {...}: field is immutable')
+    cluster.answers("dry-run", 'The Job "learner" is invalid: spec.template: Invalid value: {...}: field is immutable')
     calls = cluster.run("up", "gpu-8")
     deleted = [call for call in calls if " delete " in call]
     assert deleted == ["-n calopd delete job learner --cascade=foreground --wait --ignore-not-found"]
@@ -73,7 +79,18 @@ def test_up_replaces_the_jobs_that_changed_and_no_others(cluster: Cluster) -> No
 
 
 def test_up_deletes_nothing_for_another_error(cluster: Cluster) -> None:
-    cluster.answers("learner", 'namespaces "calopd" not found')
+    cluster.answers("dry-run", 'namespaces "calopd" not found')
+    assert not any(" delete " in call for call in cluster.run("up", "gpu-8"))
+
+
+@pytest.mark.parametrize("job", ["prepare", "learner"])
+def test_up_replaces_a_job_that_failed(cluster: Cluster, job: str) -> None:
+    cluster.answers(f"failed-{job}", "True")
+    calls = cluster.run("up", "gpu-8")
+    assert f"job {job} has failed: replacing it" in cluster.said
+    deleted = [call for call in calls if " delete " in call]
+    assert deleted == [f"-n calopd delete job {job} --cascade=foreground --wait --ignore-not-found"]
+    cluster.answers(f"failed-{job}", "False")
     assert not any(" delete " in call for call in cluster.run("up", "gpu-8"))
 
 
@@ -104,11 +121,151 @@ def test_logs_are_those_of_the_pod_that_runs(cluster: Cluster) -> None:
     assert cluster.run("logs")[-1] == "-n calopd logs -f pod/learner-0-live -c learner"
 
 
+def test_status_of_a_learner_that_is_still_starting(cluster: Cluster) -> None:
+    cluster.answers("running", "pod/learner-0-live\n")
+    cluster.run("status")
+    assert cluster.said.endswith("\nthe learner has no status page yet\n")
+
+
 def test_stop_keeps_claims_and_redis(cluster: Cluster) -> None:
     calls = cluster.run("stop")
     assert any('patch job learner --type=merge -p {"spec": {"suspend": true}}' in call for call in calls)
     assert "-n calopd scale deployment teacher rollout --replicas=0" in calls
     assert not any(" delete " in call for call in calls)
+
+
+def answer_jobs(cluster: Cluster, overlay: str, *, stopped: bool) -> list[manifests.Object]:
+    """Let the cluster answer for the Jobs of an overlay; give back the overlay's objects."""
+    objects = rendered(overlay)
+    for job in (o for o in objects if o["kind"] == "Job"):
+        template, answers = job["spec"]["template"], cluster.calls.with_suffix(f".{job['metadata']['name']}")
+        answers.mkdir()
+        (answers / "suspend").write_text(str(stopped).lower())
+        node = answers / r"template.metadata.labels.calopd\.io" / "node"
+        node.parent.mkdir()
+        node.write_text(template["metadata"]["labels"].get("calopd.io/node", ""))
+        for key in PLACED:
+            if key in template["spec"]:
+                (answers / f"template.spec.{key}").write_text(json.dumps(template["spec"][key]))
+        container = template["spec"]["containers"][0]
+        (answers / "template.spec.containers[0].image").write_text(container["image"])
+        (answers / "template.spec.containers[0].resources").write_text(json.dumps(container["resources"]))
+    return objects
+
+
+PLACED = ("nodeSelector", "tolerations", "affinity")
+
+
+def temporary_pod(cluster: Cluster, objects: list[manifests.Object], like: str) -> manifests.Object:
+    """The workload of the pod that was applied: in order, and where the pods of a Job could run."""
+    pod = yaml.safe_load(cluster.calls.with_suffix(".applied").read_text())
+    workload = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "files"}, "spec": {"template": pod}}
+    assert manifests.faults([*objects, workload]) == []
+    (model,) = (pod for job, pod in manifests.pods(objects) if manifests.name_of(job) == f"Job/{like}")
+    for key in PLACED:
+        assert (pod["spec"][key] or None) == model["spec"].get(key)
+    assert (pod["metadata"]["labels"]["calopd.io/node"] or None) == model["metadata"]["labels"].get("calopd.io/node")
+    for key in ("image", "resources"):
+        assert pod["spec"]["containers"][0][key] == model["spec"]["containers"][0][key]
+    return workload
+
+
+def packed(folder: Path) -> str:
+    """The archive of a run; the cluster has another run, and one of the same name."""
+    for run, file in (
+        ("new/mine", "config.toml"),
+        ("calls.volumes/runs/mine", "older"),
+        ("calls.volumes/runs/other", "metrics.jsonl"),
+    ):
+        (folder / run).mkdir(parents=True)
+        (folder / run / file).write_text("")
+    subprocess.run(["tar", "-C", str(folder / "new"), "-czf", str(folder / "run.tgz"), "mine"], check=True)
+    return str(folder / "run.tgz")
+
+
+DELETED = "-n calopd delete pod files --ignore-not-found"
+
+
+@pytest.mark.parametrize("name", ["cpu-demo", "gpu-multi"])
+def test_a_run_is_restored_by_a_temporary_pod(cluster: Cluster, name: str) -> None:
+    objects, archive = answer_jobs(cluster, name, stopped=True), packed(cluster.root)
+    calls = cluster.run("restore", archive)
+    assert calls[-1] == DELETED
+    assert calls.index("-n calopd wait --for=condition=Ready pod/files --timeout=10m") > calls.index(DELETED)
+    found = {
+        str(file.relative_to(cluster.root / "calls.volumes/runs"))
+        for file in cluster.root.glob("calls.volumes/runs/*/*")
+    }
+    assert found == {"mine/config.toml", "other/metrics.jsonl"}
+    temporary_pod(cluster, objects, "learner")
+
+
+def test_an_archive_that_is_cut_replaces_nothing_and_leaves_no_pod(cluster: Cluster) -> None:
+    answer_jobs(cluster, "gpu-8", stopped=True)
+    archive = Path(packed(cluster.root))
+    archive.write_bytes(archive.read_bytes()[:-20])
+    assert cluster.run("restore", str(archive), code=2)[-1] == DELETED
+    assert (cluster.root / "calls.volumes/runs/mine/older").exists()
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+@pytest.mark.parametrize("name", ["gpu-8", "gpu-multi"])
+def test_problems_are_copied_beside_the_roles(cluster: Cluster, name: str, stopped: bool) -> None:
+    """All GPUs are taken while the run is not stopped: the pod asks for none."""
+    objects = answer_jobs(cluster, name, stopped=stopped)
+    data = cluster.root / "calls.volumes/calopd/data"
+    data.mkdir(parents=True)
+    (data / "other.jsonl").write_text("kept")
+    (data / "my problems.jsonl").write_text("old")
+    (cluster.root / "my problems.jsonl").write_text("new")
+    assert cluster.run("data", str(cluster.root / "my problems.jsonl"))[-1] == DELETED
+    assert {file.name: file.read_text() for file in data.iterdir()} == {
+        "other.jsonl": "kept",
+        "my problems.jsonl": "new",
+    }
+    workload = temporary_pod(cluster, objects, "learner" if stopped else "prepare")
+    pod = workload["spec"]["template"]["spec"]
+    assert pod["volumes"][0]["persistentVolumeClaim"] == {"claimName": "data"}
+    assert pod["containers"][0]["volumeMounts"][0]["mountPath"] == "/calopd/data"
+    nodes = {
+        "gpu-8": ONE_NODE["several GPU nodes and a CPU node"],
+        "gpu-multi": SEVERAL["tainted nodes and a CPU node"],
+    }
+    assert scheduling.pending([workload] if stopped else [*objects, workload], nodes[name]()) == []
+
+
+def test_problems_need_a_file_and_a_claim(cluster: Cluster) -> None:
+    for name in ("no-such.jsonl", str(cluster.root)):
+        assert cluster.run("data", name, code=78) == []
+        assert name in cluster.said
+    cluster.answers("claim", "")
+    assert not any(" apply " in call for call in cluster.run("data", __file__, code=78))
+    assert "no claim for data" in cluster.said
+
+
+def test_rendered_manifests_with_their_secrets_are_private(cluster: Cluster) -> None:
+    shutil.copy(check.ROOT / "Makefile", cluster.root)
+    public = cluster.root / "build/k8s/gpu-8.yaml"
+    public.parent.mkdir(parents=True)
+    public.write_text("of an earlier version")
+    public.chmod(0o644)
+    path = f"{cluster.root / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "CALLS": str(cluster.calls), "MAKEFLAGS": "", "MAKELEVEL": ""}
+    subprocess.run(["make", "k8s-render"], cwd=cluster.root, env=environment, capture_output=True, check=True)
+    files = {file.stem: file for file in public.parent.iterdir()}
+    assert files.keys() == set(check.OVERLAYS)
+    for name, file in files.items():
+        assert file.read_text() == f"manifests of deploy/k8s/overlays/{name}\n"
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_a_run_is_not_restored_under_a_learner_that_works(cluster: Cluster) -> None:
+    answer_jobs(cluster, "gpu-8", stopped=True)
+    assert cluster.run("restore", "no-such.tgz", code=78) == []
+    assert "no-such.tgz" in cluster.said
+    (cluster.root / "calls.learner/suspend").write_text("false")
+    assert not any(" apply " in call for call in cluster.run("restore", packed(cluster.root), code=78))
+    assert "cluster.sh stop" in cluster.said
 
 
 @pytest.mark.parametrize("name", check.OVERLAYS)
@@ -122,58 +279,4 @@ def test_the_loss_of_another_pod_or_of_redis_is_no_failure_of_the_job(name: str)
     (job,) = (o for o in rendered(name) if manifests.name_of(o) == "Job/learner")
     rules = job["spec"]["podFailurePolicy"]["rules"]
     ignored = [rule["onExitCodes"]["values"] for rule in rules if rule["action"] == "Ignore" and "onExitCodes" in rule]
-    assert ignored == [[TEMPORARY_EXIT, PEER_LOST_EXIT]]
-
-
-EXAMPLE = check.ROOT / "deploy/k8s/overlays/my-cluster.example/kustomization.yaml"
-
-
-def test_the_example_is_what_the_plan_writes() -> None:
-    head = EXAMPLE.read_text().splitlines()[0].removeprefix("# ")
-    key = "qwen3-4b-to-1.7b.toml"
-    placement = load_config(check.ROOT / "configs" / key, environ={}).placement
-    made = overlay.render_overlay(placement, title=head, name="my-cluster", base="../gpu-8", key=key)
-    assert EXAMPLE.read_text() == made
-
-
-def copied(folder: Path) -> Path:
-    """The files that overlays are rendered from, with secrets."""
-    for name in ("deploy", "configs"):
-        shutil.copytree(check.ROOT / name, folder / name)
-    secrets = folder / "deploy/k8s/secrets"
-    shutil.copy(secrets / "secrets.env.example", secrets / "secrets.env")
-    return folder
-
-
-def test_every_choice_of_the_example_can_be_made(tmp_path: Path) -> None:
-    file = copied(tmp_path) / EXAMPLE.relative_to(check.ROOT)
-    file.write_text(re.sub(r"^(  )?#(?=- |  |components)", r"\1", EXAMPLE.read_text(), flags=re.MULTILINE))
-    objects = {manifests.name_of(o): o for o in check.render(tmp_path, "my-cluster.example")}
-    assert "PodMonitor/learner" in objects
-    assert objects["PersistentVolumeClaim/runs"]["spec"]["storageClassName"] == "fast"
-    assert objects["StatefulSet/redis"]["spec"]["volumeClaimTemplates"][0]["spec"]["storageClassName"] == "fast"
-    pod = objects["Job/learner"]["spec"]["template"]["spec"]
-    assert pod["nodeSelector"] == {"karpenter.sh/capacity-type": "spot"}
-    assert [toleration["key"] for toleration in pod["tolerations"]] == ["nvidia.com/gpu", "spot"]
-    assert pod["priorityClassName"] == "low"
-    assert pod["containers"][0]["image"] == "registry.example.com/calopd/learner:local"
-
-
-def test_a_planned_overlay_runs_its_own_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(copied(tmp_path))
-    config = load_config(Path("configs/qwen3-30b-to-8b.toml"), environ={})
-    overlay.write_overlay(Path("deploy/k8s/overlays/my-cluster"), config, "A plan.")
-    objects = check.render(tmp_path, "my-cluster")
-    assert manifests.faults(objects) == []
-    assert manifests.chosen_config(objects) == "run.toml"
-    assert list(manifests.misplaced(objects, config.placement)) == []
-    (configs,) = (o for o in objects if o["kind"] == "ConfigMap" and "run.toml" in o["data"])
-    (tmp_path / "run.toml").write_text(configs["data"]["run.toml"])
-    assert load_config(tmp_path / "run.toml", environ={}) == config
-
-
-def test_a_plan_without_gpus_has_no_overlay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(copied(tmp_path))
-    with pytest.raises(ConfigError, match=r"set resources\.teacher"):
-        overlay.write_overlay(tmp_path / "none", load_config(Path("configs/demo.toml"), environ={}), "A plan.")
-    assert not (tmp_path / "none").exists()
+    assert ignored == [[RESTART_EXIT, TEMPORARY_EXIT, PEER_LOST_EXIT]]

@@ -14,7 +14,7 @@ from tests.deploy import check
 FAKE = """#!/bin/sh
 printf '%s\n' "$*" >> "$CALLS"
 case "$*" in
-  *"ps -q"*) cat "$CALLS.running" 2>/dev/null ;;
+  *"ps -a -q"*) cat "$CALLS.containers" 2>/dev/null ;;
   *deploy.docker.compose*) echo "# roles of ${@##* }" ;;
   volume*ls*) echo calopd_policies ;;
 esac
@@ -36,7 +36,7 @@ class Project:
 
     def make(self, *arguments: str) -> str:
         path = f"{self.root / 'bin'}{os.pathsep}{os.environ['PATH']}"
-        unset = ("PIP_CONF", "CA_BUNDLE", "BUILD_FLAGS", "TORCH_INDEX", "MAKEFLAGS", "CONFIG")
+        unset = ("PIP_CONF", "CA_BUNDLE", "BUILD_FLAGS", "TORCH_INDEX", "MAKEFLAGS", "MAKELEVEL", "CONFIG")
         environment = {name: value for name, value in os.environ.items() if name not in unset}
         done = subprocess.run(
             ["make", *arguments, "COMPOSE=docker compose"], cwd=self.root, text=True, capture_output=True,
@@ -101,9 +101,9 @@ def test_the_ports_of_the_env_file_are_shown(project: Project) -> None:
     assert "http://127.0.0.1:3333 " in project.make("up-cpu")
 
 
-def test_another_stack_or_pair_replaces_the_running_one(project: Project) -> None:
-    """Its tmpfs for policies has another size, which compose cannot change in place."""
-    project.calls.with_suffix(".running").write_text("a-container\n")
+def test_another_stack_or_pair_replaces_the_one_before(project: Project) -> None:
+    """Its tmpfs for policies has another size, which compose cannot change in place. Stopped containers hold it too."""
+    project.calls.with_suffix(".containers").write_text("a-container\n")
     project.make("up")
     project.called()
     project.make("up")
@@ -132,6 +132,51 @@ def test_the_build_gets_pip_settings_and_certificates(project: Project, tmp_path
         assert f"--secret id=pip_conf,src={tmp_path / 'pip.conf'} --secret id=ca,src={tmp_path / 'ca.pem'}" in line
         assert "--build-arg BASE=python:3.11-slim-bookworm --build-arg TORCH_INDEX= " in line
         assert line.endswith("--network=host .")
+
+
+def test_the_build_gets_the_index_of_torch(project: Project) -> None:
+    def given(*arguments: str) -> set[str]:
+        project.make("up-cpu", *arguments)
+        builds = [line for line in project.called() if line.startswith("build ")]
+        return {word for line in builds for word in line.split() if word.startswith("TORCH_INDEX=")}
+
+    project.make(".env")
+    assert given() == set()
+    with (project.root / ".env").open("a") as file:
+        file.write("TORCH_INDEX=https://mirror.example.com\n")
+    assert given() == {"TORCH_INDEX=https://mirror.example.com"}
+    assert given("TORCH_INDEX=") == {"TORCH_INDEX="}
+    project.edit("TORCH_INDEX", "")
+    assert given() == {"TORCH_INDEX="}
+
+
+def test_the_build_gets_proxies_in_either_case(project: Project) -> None:
+    project.make(".env")
+    with (project.root / ".env").open("a") as file:
+        file.write("NO_PROXY=.example.com\n")
+    proxies = ("HTTPS_PROXY=http://proxy:1", "https_proxy=http://proxy:2", "http_proxy=http://proxy:3")
+    project.make("up-cpu", *proxies, "NO_PROXY=")
+    builds = [line for line in project.called() if line.startswith("build ")]
+    assert len(builds) == 3
+    for line in builds:
+        for given in (*proxies, "NO_PROXY=.example.com"):
+            assert f"--build-arg {given} " in line
+
+
+def test_pictures_are_drawn_from_the_port_of_the_env_file(project: Project) -> None:
+    """It is created if it does not exist, as for the other targets that read it."""
+    for name in ("requirements/cpu.lock", "requirements/gpu.lock", "pyproject.toml", ".venv/.ready"):
+        file = project.root / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("")
+    assert "created .env" in project.make("-n", "dashboard-pictures")
+
+
+def test_clean_keeps_runs_and_evaluations(project: Project) -> None:
+    removed = project.make("-n", "clean").split()
+    assert removed[:2] == ["rm", "-rf"]
+    assert {".venv", "build"} < set(removed)
+    assert not [word for word in removed if re.search("runs|evaluations", word)]
 
 
 def test_what_changes_with_every_commit_is_behind_the_packages() -> None:

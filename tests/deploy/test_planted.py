@@ -23,6 +23,20 @@ PLANTED = {
         "{path: /readyz, port: web}",
         "'web'",
     ),
+    "a role that may write what it only reads": (
+        check.kubernetes,
+        "deploy/k8s/base/kustomization.yaml",
+        "{name: policies, mountPath: /policies, readOnly: true}",
+        "{name: policies, mountPath: /policies}",
+        "may write to policies",
+    ),
+    "several nodes without network policies": (
+        check.kubernetes,
+        "deploy/k8s/overlays/gpu-multi/kustomization.yaml",
+        "  - ../../components/network-policies\n",
+        "",
+        "spans several nodes without network policies",
+    ),
     "missing secret": (
         check.kubernetes,
         "deploy/k8s/base/role.yaml",
@@ -61,8 +75,8 @@ PLANTED = {
     "port out of range": (
         check.kubernetes,
         "deploy/k8s/base/learner.yaml",
-        "containerPort: 29500",
-        "containerPort: 295000",
+        "containerPort: 8080",
+        "containerPort: 80800",
         "out of range",
     ),
     "GPU sum 9": (
@@ -82,15 +96,15 @@ PLANTED = {
     "ranks without GPUs in a manifest": (
         check.kubernetes,
         "deploy/k8s/overlays/gpu-multi/kustomization.yaml",
-        "--nproc-per-node=4",
+        "--nproc-per-node=3",
         "--nproc-per-node=2",
-        "2 ranks on 4 GPUs of a node",
+        "2 ranks on 3 GPUs of a node",
     ),
     "replicas beside an autoscaler": (
         check.kubernetes,
         "deploy/k8s/overlays/gpu-multi/kustomization.yaml",
-        "  - {name: rollout, count: 2}",
-        "  - {name: rollout, count: 2}\n  - {name: teacher, count: 2}",
+        "  - {name: rollout, count: 3}",
+        "  - {name: rollout, count: 3}\n  - {name: teacher, count: 2}",
         "sets replicas, which an autoscaler owns",
     ),
     "operator that a plain cluster lacks": (

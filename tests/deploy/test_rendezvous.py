@@ -33,6 +33,7 @@ class Pod:
         self.process: subprocess.Popen[bytes] | None = None
         self.exit_codes: list[int] = []
         self.over = False
+        log.touch()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -61,8 +62,9 @@ class Pod:
 
 def test_either_pod_may_be_lost(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setitem(os.environ, "OMP_NUM_THREADS", "1")
+    monkeypatch.setitem(os.environ, "CALOPD_TOKEN", "secret")
     file = tmp_path / "step"
-    command = [sys.executable, "-m", "services.learner.torchrun", *job_options(), "-m", "tests.deploy.rank"]
+    command = [sys.executable, "-m", "services.learner.launch", *job_options(), "-m", "tests.deploy.rank"]
     pods = [Pod([*command, str(file), str(STEPS)], tmp_path / f"{index}.log") for index in range(2)]
 
     def wait_for(step: int) -> None:

@@ -24,6 +24,12 @@ SEVERAL = {
     "tainted nodes and a CPU node": lambda: [cpu_node("cpu"), *_several(tainted=True)],
     "untainted nodes and a CPU node": lambda: [*_several(tainted=False), cpu_node("cpu", 128, 2048)],
 }
+DEMO = {
+    # kind's own pods ask for 950m.
+    "what the system pods of two cores leave": lambda: [cpu_node("laptop", cores=2 - 0.95, gib=4)],
+    "a tainted GPU node and a CPU node": lambda: [gpu_node("gpu"), cpu_node("cpu")],
+    "several nodes": lambda: [cpu_node("a"), cpu_node("b"), cpu_node("c")],
+}
 
 
 def _several(*, tainted: bool) -> list[scheduling.Node]:
@@ -53,9 +59,9 @@ def test_on_several_nodes(cluster: str) -> None:
     assert scheduling.pending(rendered("gpu-multi"), SEVERAL[cluster]()) == []
 
 
-def test_the_demo_fits_beside_the_system_pods_of_two_cores() -> None:
-    """kind's own pods ask for 950m."""
-    assert scheduling.pending(rendered("cpu-demo"), [cpu_node("laptop", cores=2 - 0.95, gib=4)]) == []
+@pytest.mark.parametrize("cluster", DEMO)
+def test_the_demo_without_gpus(cluster: str) -> None:
+    assert scheduling.pending(rendered("cpu-demo"), DEMO[cluster]()) == []
 
 
 def test_a_pod_without_a_node_is_reported() -> None:

@@ -8,100 +8,22 @@ import os
 import re
 import shutil
 import time
-import urllib.parse
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
 
+from calopd.rundir.files import read_lines
+from calopd.rundir.layout import RunDir
 from tests.deploy import check, images, promql
-from tests.ports import free_port
+from tests.deploy.stack import PROJECT, SERVICES, TRAJECTORIES, Stack, left_behind, wait
 
-PROJECT = "calopd-test"
-ROLES = ("teacher-0", "rollout-0", "learner")
-SERVICES = ("redis", *ROLES, "prometheus")
-"""All but Grafana, whose image cannot be made from packages."""
 STEPS = int(os.environ.get("CALOPD_TEST_STEPS", "70"))
-OF_EOPD = {"calopd_learner_forward_kl_nats", "calopd_learner_gate_open_ratio"}
-"""Metrics that a run of Cal-OPD does not have."""
-TRAJECTORIES = 32
-"""A quarter of the demo's: many steps, so that every kill falls into another one."""
-
-
-class Stack:
-    def __init__(self, folder: Path) -> None:
-        self.prometheus = free_port()
-        config = (check.ROOT / "configs" / "demo.toml").read_text()
-        shorter = re.sub(r"^steps = \d+", f"steps = {STEPS}", config, flags=re.MULTILINE)
-        shorter = re.sub(r"^problems = \d+", "problems = 200", shorter, flags=re.MULTILINE)
-        shorter = re.sub(r"^trajectories = \d+", f"trajectories = {TRAJECTORIES}", shorter, flags=re.MULTILINE)
-        (folder / "run.toml").write_text(shorter)
-        (folder / "run.toml").chmod(0o644)
-        values = {
-            **check.SECRETS,
-            "DEMO_CONFIG": folder / "run.toml",
-            "PROMETHEUS_PORT": self.prometheus,
-            "COMPOSE_PROJECT_NAME": PROJECT,
-            "COMPOSE_FILE": "docker-compose.yml:docker-compose.cpu.yml",
-        }
-        (folder / ".env").write_text("".join(f"{name}={value}\n" for name, value in values.items()))
-        self._command = [*check.compose_command(), "--env-file", str(folder / ".env")]
-        self.restarts: dict[str, int] = {}
-
-    def compose(self, *arguments: str) -> str:
-        code, said = check.run([*self._command, *arguments], check.ROOT)
-        assert code == 0, said
-        return said
-
-    def container(self, service: str) -> str:
-        return self.compose("ps", "-a", "-q", service).splitlines()[-1]
-
-    def inspect(self, service: str, form: str) -> str:
-        return images.docker("inspect", "-f", "{{" + form + "}}", self.container(service))
-
-    def healthy(self, service: str) -> bool:
-        return self.inspect(service, ".State.Health.Status") == "healthy"
-
-    def finished(self) -> bool:
-        return (
-            self.inspect("learner", ".State.Status") == "exited" and self.inspect("learner", ".State.ExitCode") == "0"
-        )
-
-    def steps_done(self) -> int:
-        """Lines of metrics.jsonl, read from the volume by a container of its own: any other may be dead."""
-        volume, image = f"{PROJECT}_runs:/runs:ro", f"calopd/learner:{images.TAG}"
-        file = "/runs/demo/metrics.jsonl"
-        return len(
-            images.docker("run", "--rm", "-v", volume, "--entrypoint", "cat", image, file, check=False).splitlines()
-        )
-
-    def has_steps(self, count: int) -> bool:
-        return self.steps_done() >= count
-
-    def restarted(self, service: str, before: int) -> bool:
-        return int(self.inspect(service, ".RestartCount")) > before
-
-    def crash(self, service: str) -> None:
-        """Kill -9 of the process under the container's init: the engine starts it again by its restart policy."""
-        command = "kill -9 $(cat /proc/1/task/1/children)"
-        images.docker("exec", self.container(service), "sh", "-c", command, check=False)
-
-    def query(self, path: str, **arguments: Any) -> Any:
-        url = f"http://127.0.0.1:{self.prometheus}/api/v1/{path}?{urllib.parse.urlencode(arguments)}"
-        with urllib.request.urlopen(url, timeout=30) as answer:
-            return json.load(answer)["data"]
-
-
-def wait(what: str, until: Callable[[], bool], seconds: float = 600) -> float:
-    start = time.monotonic()
-    while not until():
-        assert time.monotonic() - start < seconds, f"{what}: not within {seconds:.0f} s"
-        time.sleep(0.5)
-    print(f"{what}: {time.monotonic() - start:.1f} s", flush=True)
-    return time.monotonic() - start
+ABSENT = {
+    "calopd_learner_forward_kl_nats", "calopd_learner_gate_open_ratio",
+    "calopd_learner_importance_ratio", "calopd_learner_importance_truncated_ratio",
+}  # fmt: skip
+"""Metrics that this run does not have: those of EOPD, and those of stale tokens."""
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +35,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     images.ensure_stand_ins()
     images.build_roles()
     print(f"\nimages built: {time.monotonic() - start:.0f} s", flush=True)
-    stack = Stack(tmp_path_factory.mktemp("stack"))
+    stack = Stack(tmp_path_factory.mktemp("stack"), STEPS)
     stack.compose("down", "-v", "--remove-orphans")
     yield stack
     stack.compose("down", "-v", "--remove-orphans")
@@ -157,10 +79,13 @@ def test_another_commit_adds_no_layer(stack: Stack) -> None:
 
 def test_the_run_trains_to_its_end_whatever_is_killed(stack: Stack) -> None:
     began = time.time()
-    stack.compose("up", "-d", "--no-build", *SERVICES)
+    stack.compose("up", "-d", "--no-build", *SERVICES)  # as `make up-cpu` does
     wait("all healthy", lambda: all(stack.healthy(service) for service in SERVICES))
     wait("first two steps", lambda: stack.steps_done() >= 2)
     _targets_are_scraped(stack)
+    stack.run_documented("restart")
+    wait("rollout restarted: two more steps", partial(stack.has_steps, stack.steps_done() + 2))
+    kills = 0
     for service in ("teacher-0", "rollout-0", "learner", "redis"):
         restarts = int(stack.inspect(service, ".RestartCount"))
         stack.crash(service)
@@ -170,13 +95,16 @@ def test_the_run_trains_to_its_end_whatever_is_killed(stack: Stack) -> None:
         before = stack.steps_done()
         stack.compose("up", "-d", "--no-build", *SERVICES)
         wait(f"{service} killed: two more steps", partial(stack.has_steps, before + 2))
+        kills += 2
     _call_without_a_token(stack)
     images.docker("kill", stack.container("prometheus"))
-    stack.compose("up", "-d", "--no-build", *SERVICES)
+    assert len(stack.run_documented("up")) == 1
     wait("prometheus killed: healthy", lambda: stack.healthy("prometheus"))
+    print(f"{kills + 1} kills, all recovered", flush=True)
     wait("the run is finished", stack.finished, seconds=1_800)
+    _documented_commands_show_the_run(stack)
     _the_run_is_whole(stack)
-    _the_logs_say_what_happened(stack)
+    assert "Failed to load weights" not in stack.compose("logs", "rollout-0")
     _every_expression_has_data(stack, began)
 
 
@@ -207,34 +135,40 @@ def _targets_are_scraped(stack: Stack) -> None:
     wait("all targets scraped", up, seconds=60)
 
 
+def _documented_commands_show_the_run(stack: Stack) -> None:
+    for said in stack.run_documented("ps").values():
+        assert all(service in said for service in SERVICES if service != "learner"), said
+    for said in stack.run_documented("logs").values():
+        assert f"the run is complete: {STEPS} steps" in said.splitlines()[-1]
+    assert len(stack.run_documented("exec")) == 1
+    page = (stack.folder / "report.html").read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>")
+    assert page.endswith("</html>\n")
+    assert len(stack.run_documented("cp")) == 1
+    for said in stack.run_documented("inspect").values():
+        assert "org.opencontainers.image.revision" in said
+
+
 def _the_run_is_whole(stack: Stack) -> None:
-    """Every trajectory counted once; the report can be written from what the containers left."""
-    script = (
-        "python -m calopd.cli report /runs/demo >&2; cat /runs/demo/metrics.jsonl; tail -c 2000 /runs/demo/summary.json"
-    )
-    container = stack.container("teacher-0")
-    lines = images.docker("exec", container, "cat", "/runs/demo/metrics.jsonl").splitlines()
-    steps = [json.loads(line) for line in lines]
+    """Every trajectory counted once, in the copy that the documented command made."""
+    run_dir = RunDir(stack.folder / "runs" / "demo")
+    steps = read_lines(run_dir.metrics)
     assert [step["step"] for step in steps] == list(range(STEPS))
     assert all(step["tickets_used"] == TRAJECTORIES and step["tickets_missing"] == 0 for step in steps)
-    images.docker("exec", container, "sh", "-c", script)
-    summary = json.loads(images.docker("exec", container, "cat", "/runs/demo/summary.json"))
+    summary = json.loads(run_dir.summary.read_text(encoding="utf-8"))
     assert summary["trajectories_used"] == TRAJECTORIES * STEPS
+    assert not run_dir.report.exists()
     seconds = sorted(step["seconds"] for step in steps)
-    print(f"seconds a step: median {seconds[len(seconds) // 2]:.1f}, least {seconds[0]:.1f}", flush=True)
+    print(f"{STEPS} steps; seconds a step: median {seconds[len(seconds) // 2]:.1f}, least {seconds[0]:.1f}", flush=True)
     print(f"held-out accuracy {summary['accuracy_before']:.3f} -> {summary['accuracy_after']:.3f}", flush=True)
-
-
-def _the_logs_say_what_happened(stack: Stack) -> None:
-    assert f"the run is complete: {STEPS} steps" in stack.compose("logs", "learner").splitlines()[-1]
-    assert "Failed to load weights" not in stack.compose("logs", "rollout-0")
+    print(f"retained {summary['retained_ratio']:.3f}, zero {summary['zero_ratio']:.3f}", flush=True)
 
 
 def _every_expression_has_data(stack: Stack, began: float) -> None:
     asked = promql.rule_expressions(check.alert_rules(check.ROOT))
     for name, page in check.pages(check.ROOT).items():
         asked |= {f"{name}, {where}": expression for where, expression in promql.panel_expressions(page).items()}
-    asked = {where: text for where, text in asked.items() if not promql.names_in(text) & OF_EOPD}
+    asked = {where: text for where, text in asked.items() if not promql.names_in(text) & ABSENT}
     empty = []
     for where, expression in asked.items():
         found = stack.query("query_range", query=expression, start=began, end=time.time(), step=5)["result"]
@@ -244,9 +178,40 @@ def _every_expression_has_data(stack: Stack, began: float) -> None:
     assert empty == []
 
 
-def test_down_leaves_nothing(stack: Stack) -> None:
-    stack.compose("down", "-v", "--remove-orphans")
-    label = f"label=com.docker.compose.project={PROJECT}"
-    assert images.docker("ps", "-aq", "--filter", label) == ""
-    assert images.docker("volume", "ls", "-q", "--filter", label) == ""
-    assert images.docker("network", "ls", "-q", "--filter", label) == ""
+def test_make_down_keeps_the_data_only(stack: Stack) -> None:
+    stack.execute(["make", "down"])
+    assert left_behind("container", "-aq") == []
+    assert left_behind("network", "-q") == []
+    kept = set(left_behind("volume", "-q"))
+    assert {f"{PROJECT}_{name}" for name in ("models", "runs", "redis", "prometheus")} <= kept
+    assert f"{PROJECT}_policies" not in kept
+
+
+def test_the_documented_move_restores_the_run_in_a_new_volume(stack: Stack) -> None:
+    before = _files_of_the_run()
+    assert len(stack.run_documented("run", "-czf")) == 1
+    images.docker("volume", "rm", f"{PROJECT}_runs")
+    assert len(stack.run_documented("run", "-xzf")) == 1
+    assert _files_of_the_run() == before
+
+
+def _files_of_the_run() -> list[str]:
+    """Owners, names and contents in the volume of the runs."""
+    script = (
+        "stat -c %u:%g /runs; find /runs/demo -printf '%U:%G %y %p\\n'; find /runs/demo -type f -exec sha256sum {} +"
+    )
+    volume, image = f"{PROJECT}_runs:/runs:ro", f"calopd/learner:{images.TAG}"
+    return sorted(images.docker("run", "--rm", "-v", volume, "--entrypoint", "sh", image, "-ec", script).splitlines())
+
+
+def test_the_documented_removal_leaves_nothing(stack: Stack) -> None:
+    assert len(stack.run_documented("down")) == 1
+    assert left_behind("container", "-aq") == []
+    assert left_behind("network", "-q") == []
+    assert left_behind("volume", "-q") == []
+    # The volume that `docker run` made for the moved run has no label.
+    assert images.docker("volume", "ls", "-q", "--filter", f"name=^{PROJECT}_") == ""
+
+
+def test_every_documented_command_was_run(stack: Stack) -> None:
+    assert stack.not_run() == []

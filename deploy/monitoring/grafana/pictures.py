@@ -32,8 +32,13 @@ STYLE = f"""main{{max-width:none;padding:20px}}
 .grid{{display:grid;grid-template-columns:repeat(24,minmax(0,1fr));grid-auto-rows:{ROW_PIXELS}px;gap:6px}}
 .grid figure{{padding:8px 10px 2px;overflow:hidden}} .grid figcaption{{flex:none}} .grid figcaption p{{display:none}}
 .grid h2{{font-size:15px;align-self:end;margin:0}} .grid figure:last-child:nth-child(odd){{grid-column:auto}}
-.kicker{{margin:2px 0 10px}}"""
+.kicker{{margin:2px 0 10px}} .modebar{{display:none!important}}"""
 TICKS = {"percentunit": "~%", "bytes": "~s"}
+SUFFIXES = {"s": " s", "bytes": "B"}
+NUMBERS = ("gauge", "stat")
+"""Kinds of panels that show the last value of a series, not its curve."""
+FORMATS = {"percentunit": ".1%", "bytes": ".3~s"}
+"""Unit -> format of such a value; ".4~g" for all others."""
 
 
 def query(prometheus: str, expression: str, start: float, end: float) -> list[dict[str, Any]]:
@@ -51,7 +56,29 @@ def legend(form: str, labels: dict[str, str]) -> str:
 
 
 def figure(panel: dict[str, Any], prometheus: str, start: float, end: float) -> dict[str, Any] | None:
-    """The curves of a panel over the minutes since the start; None without data."""
+    """A panel from the start to the end: its curves over the minutes, or its last values; None without data."""
+    drawn = curves(panel, prometheus, start, end)
+    return numbers(panel, drawn["data"]) if drawn and panel["type"] in NUMBERS else drawn
+
+
+def numbers(panel: dict[str, Any], series: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The last value of every series in large digits, side by side."""
+    known = [(each["name"], [y for y in each["y"] if math.isfinite(y)]) for each in series]
+    last = [(name, values[-1]) for name, values in known if values]
+    unit = panel["fieldConfig"]["defaults"].get("unit", "")
+    form = {"valueformat": FORMATS.get(unit, ".4~g"), "suffix": SUFFIXES.get(unit, ""), "font": {"color": "--ink"}}
+    traces = [
+        {
+            "type": "indicator", "mode": "number", "value": value, "number": form,
+            "title": {"text": name, "font": {"size": 12}},
+            "domain": {"x": [place / len(last), (place + 1) / len(last)], "y": [0, 1]},
+        }
+        for place, (name, value) in enumerate(last)
+    ]  # fmt: skip
+    return {"data": traces, "layout": base_layout(legend=False) | {"height": _height(panel)}} if traces else None
+
+
+def curves(panel: dict[str, Any], prometheus: str, start: float, end: float) -> dict[str, Any] | None:
     defaults = panel["fieldConfig"]["defaults"]
     stacked = "stacking" in defaults.get("custom", {})
     traces: list[dict[str, Any]] = []
@@ -70,14 +97,26 @@ def figure(panel: dict[str, Any], prometheus: str, start: float, end: float) -> 
             })  # fmt: skip
     if not traces:
         return None
-    layout = base_layout(legend=len(traces) > 1) | {"height": ROW_PIXELS * panel["gridPos"]["h"] - 10}
+    layout = base_layout(legend=len(traces) > 1) | {"height": _height(panel)}
     layout["legend"] |= {"y": -0.12, "yanchor": "top", "font": {"size": 10}}
     layout["xaxis"] |= {"range": [0, (end - start) / 60], "ticksuffix": " min", "nticks": 7}
     scale = "log" if "scaleDistribution" in defaults.get("custom", {}) else "linear"
-    layout["yaxis"] |= {"tickformat": TICKS.get(defaults.get("unit", ""), ""), "type": scale}
-    if "min" in defaults:
-        layout["yaxis"]["rangemode"] = "tozero"
+    unit = defaults.get("unit", "")
+    layout["yaxis"] |= {
+        "tickformat": TICKS.get(unit, ""),
+        "ticksuffix": SUFFIXES.get(unit, ""),
+        "type": scale,
+        "exponentformat": "e",
+    }
+    values = [value for trace in traces for value in trace["y"]]
+    if "min" in defaults or not any(values):
+        layout["yaxis"]["rangemode"] = "tozero" if any(values) else "nonnegative"
     return {"data": traces, "layout": layout}
+
+
+def _height(panel: dict[str, Any]) -> int:
+    """Pixels of a figure within its panel."""
+    return int(ROW_PIXELS * panel["gridPos"]["h"] - 10)
 
 
 def page(name: str, prometheus: str, start: float, end: float) -> str:
@@ -107,11 +146,14 @@ def height(name: str) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m deploy.monitoring.grafana.pictures", description=__doc__)
     parser.add_argument("--prometheus", default="http://127.0.0.1:9090", help="its address (default: %(default)s)")
-    parser.add_argument("--minutes", type=float, default=20, help="the time until now to show (default: %(default)s)")
+    parser.add_argument(
+        "--minutes", type=float, default=20, help="the time until the end to show (default: %(default)s)"
+    )
+    parser.add_argument("--end", type=float, help="the last moment to show, in seconds since 1970 (default: now)")
     parser.add_argument("--browser", default="chromium", help="a Chromium (default: %(default)s)")
     parser.add_argument("-o", "--out", type=Path, default=Path("docs/images"), help="folder (default: %(default)s)")
     arguments = parser.parse_args()
-    end = time.time()
+    end = arguments.end or time.time()
     for name in PAGES:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / f"{name}.html"
@@ -120,6 +162,7 @@ def main() -> int:
             subprocess.run(
                 [
                     arguments.browser, "--headless", "--no-sandbox", "--hide-scrollbars", "--disable-gpu",
+                    "--disable-background-networking", "--no-first-run",
                     f"--user-data-dir={folder}/profile", f"--window-size={WIDTH},{height(name)}",
                     "--virtual-time-budget=20000", f"--screenshot={picture.absolute()}", file.as_uri(),
                 ],

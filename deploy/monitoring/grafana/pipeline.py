@@ -146,23 +146,25 @@ PIPELINE = (
                     "{{run}} dead letters": f"calopd_learner_dead_letters{{{RUN}}}",
                     "{{run}} missing": f"calopd_learner_missing_trajectories_total{{{RUN}}}",
                 },
-                runbook="Dead letters",
+                width=6, runbook="Dead letters",
             ),
             Panel(
-                "Canary", "Largest deviation of a teacher from its scores at the start, in nats; 1 = it serves.",
+                "Canary", "Largest deviation of a teacher from its scores at the start, in nats.",
+                {"{{instance}}": f"calopd_teacher_canary_deviation_nats{{{TEACHER}}}"},
+                width=6, runbook="Teacher canary",
+            ),
+            Panel(
+                "Age of the canary", "Since it was last scored.",
+                {"{{instance}}": f"time() - calopd_teacher_canary_timestamp_seconds{{{TEACHER}}}"},
+                unit="s", width=6, runbook="Teacher canary",
+            ),
+            Panel(
+                "Teachers and Redis", "1 = the teacher serves, as its canary is right; 1 = Redis answers.",
                 {
-                    "{{instance}} deviation": f"calopd_teacher_canary_deviation_nats{{{TEACHER}}}",
                     "{{instance}} serves": f"calopd_teacher_canary_healthy{{{TEACHER}}}",
-                },
-                runbook="Teacher canary",
-            ),
-            Panel(
-                "Canary, Redis", "Seconds since the canary was scored; 1 = Redis answers.",
-                {
-                    "{{instance}} canary": f"time() - calopd_teacher_canary_timestamp_seconds{{{TEACHER}}}",
                     "{{run}} Redis": f"calopd_learner_queue_up{{{RUN}}}",
                 },
-                runbook="Queue down",
+                width=6, runbook="Queue down",
             ),
         ),
     ),
