@@ -1,5 +1,6 @@
 """Real parts for the tests: tiny models and a Redis-protocol server."""
 
+import logging
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -11,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from calopd.local import embedded_redis
-from tests.ports import free_port, free_ports
-from tests.tiny import make_model, make_problems, make_tokenizer
+from tests.ports import free_port
+from tests.tiny import Tiny
 
 # The same examples in every run, and no time limits: neither a draw nor a busy machine decides whether the tests pass.
 # `pytest --hypothesis-profile=explore` draws new examples.
@@ -24,80 +25,19 @@ START_SECONDS = 120.0
 """How long a Redis-protocol server may take to answer on a busy machine."""
 
 
-@dataclass(frozen=True)
-class Tiny:
-    """Directories of tiny models of one vocabulary, and problems."""
-
-    root: Path
-    teacher: Path
-    student: Path
-    untied: Path
-    train: Path
-    heldout: Path
-
-    def config(self, name: str, *, steps: int = 2, extra: str = "") -> str:
-        """A configuration for a run of a few seconds, at ports of its own."""
-        teacher, metrics, learner, queue, rollout, *_ = free_ports(8)  # further replicas listen above rollout.port
-        return f"""
-[run]
-name = "{name}"
-dir = "{self.root / "runs"}"
-steps = {steps}
-[data]
-train = "{self.train}"
-heldout = "{self.heldout}"
-max_prompt_tokens = 256
-max_context_tokens = 512
-[student]
-path = "{self.student}"
-[teacher]
-path = "{self.teacher}"
-port = {teacher}
-metrics_port = {metrics}
-max_tokens = 1024
-canary_seconds = 1e6  # once, at the start: later ones would count among the tokens of a test
-threads = 1
-[rollout]
-engine = "torch"
-port = {rollout}
-max_tokens = 24
-max_in_flight = 16
-threads = 1
-lease_seconds = 10.0
-[learner]
-port = {learner}
-trajectories = 16
-learning_rate = 1e-3
-micro_batch_tokens = 1024
-recompute_activations = false
-threads = 1
-[evaluation]
-problems = 8
-every = 2
-max_tokens = 24
-top_p = 1.0
-[queue]
-port = {queue}
-{extra}"""
-
-    def write_config(self, name: str, *, steps: int = 2, extra: str = "") -> Path:
-        file = self.root / f"{name}.toml"
-        file.write_text(self.config(name, steps=steps, extra=extra))
-        return file
+@pytest.fixture(autouse=True)
+def own_logging() -> Iterator[None]:
+    """A test that starts a command in this process leaves no handler behind: its output is closed after the test."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
-    root = tmp_path_factory.mktemp("tiny")
-    tokenizer = make_tokenizer()
-    return Tiny(
-        root=root,
-        teacher=make_model(root / "teacher", seed=1, tokenizer=tokenizer),
-        student=make_model(root / "student", seed=2, layers=1, tokenizer=tokenizer),
-        untied=make_model(root / "untied", seed=3, layers=1, tied=False, tokenizer=tokenizer),
-        train=make_problems(root / "train.jsonl", 64),
-        heldout=make_problems(root / "heldout.jsonl", 16, seed=1),
-    )
+    return Tiny.make(tmp_path_factory.mktemp("tiny"))
 
 
 @dataclass

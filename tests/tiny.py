@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -11,6 +12,7 @@ from tokenizers.trainers import BpeTrainer
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from calopd.core.contexts import CONTEXTS, SYSTEM_PROMPT
+from tests.ports import free_ports
 
 CHAT_TEMPLATE = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
@@ -83,3 +85,77 @@ def make_problems(file: Path, count: int, *, seed: int = 0) -> Path:
             row["solution"] = f"{a}+{b}={a + b}. The answer is \\boxed{{{a + b}}}"
             out.write(json.dumps(row) + "\n")
     return file
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """Directories of tiny models of one vocabulary, and problems."""
+
+    root: Path
+    teacher: Path
+    student: Path
+    untied: Path
+    train: Path
+    heldout: Path
+
+    @classmethod
+    def make(cls, root: Path) -> "Tiny":
+        tokenizer = make_tokenizer()
+        return cls(
+            root=root,
+            teacher=make_model(root / "teacher", seed=1, tokenizer=tokenizer),
+            student=make_model(root / "student", seed=2, layers=1, tokenizer=tokenizer),
+            untied=make_model(root / "untied", seed=3, layers=1, tied=False, tokenizer=tokenizer),
+            train=make_problems(root / "train.jsonl", 64),
+            heldout=make_problems(root / "heldout.jsonl", 16, seed=1),
+        )
+
+    def config(self, name: str, *, steps: int = 2, extra: str = "") -> str:
+        """A configuration for a run of a few seconds, at ports of its own."""
+        teacher, metrics, learner, queue, rollout, *_ = free_ports(8)  # further replicas listen above rollout.port
+        return f"""
+[run]
+name = "{name}"
+dir = "{self.root / "runs"}"
+steps = {steps}
+[data]
+train = "{self.train}"
+heldout = "{self.heldout}"
+max_prompt_tokens = 256
+max_context_tokens = 512
+[student]
+path = "{self.student}"
+[teacher]
+path = "{self.teacher}"
+port = {teacher}
+metrics_port = {metrics}
+max_tokens = 1024
+canary_seconds = 1e6  # once, at the start: later ones would count among the tokens of a test
+threads = 1
+[rollout]
+engine = "torch"
+port = {rollout}
+max_tokens = 24
+max_in_flight = 16
+threads = 1
+lease_seconds = 10.0
+[learner]
+port = {learner}
+trajectories = 16
+learning_rate = 1e-3
+micro_batch_tokens = 1024
+recompute_activations = false
+threads = 1
+[evaluation]
+problems = 8
+every = 2
+max_tokens = 24
+top_p = 1.0
+[queue]
+port = {queue}
+{extra}"""
+
+    def write_config(self, name: str, *, steps: int = 2, extra: str = "") -> Path:
+        file = self.root / f"{name}.toml"
+        file.write_text(self.config(name, steps=steps, extra=extra))
+        return file

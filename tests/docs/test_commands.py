@@ -1,16 +1,19 @@
 """Every command of README and docs: those of this machine are executed at a small size, the others are checked.
 
 A documented command first runs as it is written up to the point where its processes would start: a wrong flag, a
-missing file or lengths that do not fit fail there. Then one command of each kind runs to its end.
+missing file or lengths that do not fit fail there. Then one command of each kind runs to its end. `make` runs dry.
 """
 
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
 import webbrowser
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NoReturn
 
@@ -22,19 +25,19 @@ from calopd.config import load_config
 from calopd.evaluation import run_jobs
 from calopd.local import replicated_job, training
 from calopd.study import collection
-from tests.docs.commands import Documented, documented, make_targets
+from tests.docs.commands import PROGRAMS, Documented, documented, in_page
 from tests.services.processes import ROOT
 
 COMMANDS = documented()
 NOT_EXECUTED = {
-    ("make",): "installs packages or runs this test; its target exists",
-    ("kubectl",): "needs a cluster; the folder of -k exists",
+    ("kubectl",): "needs a cluster; what it changes is in the manifests",
+    ("deploy/k8s/cluster.sh",): "needs a cluster; the script has the command",
+    ("docker",): "needs the images; it names one that is built, and its command is read",
+    ("vllm",): "needs 8 GPUs",
     ("curl",): "needs a run that is active; tests/services/rollout send the same request",
     ("tensorboard",): "serves until it is stopped",
-    ("export",): "sets variables of other machines",
     ("source",): "changes the shell",
-    ("python", "-m", "services"): "needs several machines; tests/services start it",
-    ("torchrun",): "needs several machines; tests/services/learner start it",
+    ("python", "-m", "services"): "needs several machines; its settings are read, tests/services start it",
     ("calopd", "run", "configs/qwen3-4b-to-1.7b.toml"): "needs 8 GPUs; the file is loaded",
     ("calopd", "download"): "needs the hub; the file is loaded",
     ("calopd", "experiment", "run"): "takes hours; tests/e2e/test_experiment.py runs a small one",
@@ -46,6 +49,9 @@ NOT_EXECUTED = {
 }
 SHORT = ["--max-tokens", "96", "--max-prompt-tokens", "256"]
 """Lengths that fit the demo's models."""
+DRY = {"make": ["make", "-n"], "deploy/docker/build.sh": ["env", "DOCKER=true", "deploy/docker/build.sh"]}
+"""Commands that take minutes or install packages, as they are executed instead."""
+SHELL = ("export", "head", "mkdir", "tail")
 PLACEHOLDERS = {
     "CONFIG": ["configs/demo.toml"], "SOURCE": ["four.jsonl"], "M": ["examples/demo/teacher"], "STUDY": ["runs/tsd"],
     "OTHER": ["runs/tsd"], "[LABEL=]MODEL": ["examples/demo/student"], "…": [], "RESULTS": ["runs/demo/eval/student"],
@@ -70,6 +76,8 @@ SMALL = {
     ("tsd", "collect"): ["--rollouts", "4", *settings(*TORCH)],
 }
 """Options that make a command small; a later option replaces an earlier one."""
+COPIED = (("run",), ("tsd", "collect"))
+"""One run and one study stand for all: later commands need their folders."""
 ORDER = ("run", "report", "eval", "eval compare", "data prepare", "data solve", "data negatives", "tsd collect",
          "tsd analyze")  # fmt: skip
 
@@ -84,7 +92,7 @@ def reason_not_executed(command: Documented) -> str:
 
 
 def test_blocks_are_found() -> None:
-    assert len(COMMANDS) > 45
+    assert len(COMMANDS) > 85
     assert {command.page for command in COMMANDS} >= {
         "README.md",
         "docs/evaluation.md",
@@ -93,19 +101,80 @@ def test_blocks_are_found() -> None:
     }
 
 
+def test_commands_are_found_in_every_kind_of_block() -> None:
+    page = """
+1. Build:
+
+   ```
+   make one && make two \\
+     --with three   # a comment
+   ```
+
+Then:
+
+    calopd four
+
+```text
+calopd shown
+```
+
+```
+$ calopd five
+error: six
+```
+"""
+    found = [(command.line, command.text, command.shown) for command in in_page("page", page)]
+    assert found == [
+        (5, "make one", ""), (5, "make two  --with three", ""), (18, "calopd five", "error: six"),
+        (11, "calopd four", ""),
+    ]  # fmt: skip
+
+
+def test_a_block_without_a_language_has_known_programs() -> None:
+    unknown = [str(command) for command in COMMANDS if command.words[0] not in PROGRAMS]
+    assert not unknown, "write ```text above a block of other text, or say here how the program is executed"
+
+
+@pytest.mark.parametrize("text", dict.fromkeys(c.text for c in COMMANDS if c.words[0] in DRY))
+def test_a_dry_run_succeeds(text: str) -> None:
+    program, *words = shlex.split(text)
+    done = subprocess.run([*DRY[program], *words], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("command", [c for c in COMMANDS if reason_not_executed(c)], ids=str)
 def test_a_command_that_is_not_executed_names_what_exists(command: Documented) -> None:
     words = list(command.words)
     match words[0]:
-        case "make":
-            assert words[1] in make_targets()
         case "kubectl":
-            assert "-k" not in words or (ROOT / words[words.index("-k") + 1] / "kustomization.yaml").is_file()
+            assert words[:3] == ["kubectl", "-n", "calopd"]
+            manifests = [file.read_text() for file in (ROOT / "deploy" / "k8s" / "base").glob("*.yaml")]
+            if "-l" in words:
+                label = words[words.index("-l") + 1].replace("=", ": ")
+                assert any(label in file for file in manifests)
+            else:
+                named = words[4:6] if words[3] == "patch" else words[4].split("/")
+                kind, name = {"job": "Job", "deploy": "Deployment"}[named[0]], named[1]
+                parts = [part for file in manifests for part in file.split("\n---\n")]
+                assert any(re.search(rf"^kind: {kind}$.*?\bname: {name}\b", part, re.M | re.S) for part in parts)
+        case "deploy/k8s/cluster.sh":
+            script = (ROOT / words[0]).read_text(encoding="utf-8")
+            known = re.findall(r"^  ([a-z |]+)\) ", script, re.MULTILINE)
+            assert words[1] in " ".join(known).split()
+        case "docker":
+            image = next(number for number, word in enumerate(words) if word.startswith("calopd/"))
+            assert words[image].removeprefix("calopd/").removesuffix(":local") in ("teacher", "rollout", "learner")
+            if words[image + 1 : image + 4] == ["python", "-m", "calopd.cli"]:
+                found, rest = find_command(words[image + 4 :])
+                found.parser().parse_args(rest)
         case "curl":
             assert json.loads(words[words.index("-d") + 1])["problem"]
-        case "python" | "torchrun":
-            module = words[words.index("-m") + 1]
-            assert (ROOT / module.replace(".", "/") / "__main__.py").is_file()
+        case "python":
+            path = ROOT / words[words.index("-m") + 1].replace(".", "/")
+            assert (path / "__main__.py").is_file() or path.with_suffix(".py").is_file()
+            overrides = [after for word, after in pairwise(words) if word == "--set"]
+            (file,) = PLACEHOLDERS[words[words.index("--config") + 1]]
+            load_config(ROOT / file, overrides, environ={})
         case "calopd":
             found, rest = find_command(words[1:])
             arguments = found.parser().parse_args(rest)
@@ -118,9 +187,11 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the files of a clone that the pages name."""
     for name in ("configs", "examples"):
         os.symlink(ROOT / name, tmp_path / name)
-    tutorial = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
-    method = next(block for block in tutorial.split("```python\n")[1:] if "METHOD = Method(" in block)
-    (tmp_path / "my_method.py").write_text(method.partition("```")[0])
+    for page in ("tutorial", "methods"):
+        text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+        before, _, after = text.partition("```python\n")
+        name = re.findall(r"`(\w+\.py)`", before)[-1]
+        (tmp_path / name).write_text(after.partition("```")[0])
     problems = (ROOT / "examples" / "demo" / "heldout.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
     (tmp_path / "four.jsonl").write_text("".join(problems[:4]))
     monkeypatch.chdir(tmp_path)
@@ -134,9 +205,10 @@ def replaced(words: Sequence[str]) -> list[str]:
     return [word for given in words for word in PLACEHOLDERS.get(given, [given])]
 
 
-def key(command: Documented) -> int:
+def key(command: Documented) -> tuple[int, int]:
+    """A command comes after those whose files it needs; the evaluation with the most models is the first."""
     name = " ".join(find_command(list(command.words[1:]))[0].words)
-    return ORDER.index(name) if name in ORDER else len(ORDER)
+    return ORDER.index(name) if name in ORDER else len(ORDER), -len(command.words) if name == "eval" else 0
 
 
 def execute(words: list[str], monkeypatch: pytest.MonkeyPatch) -> object:
@@ -187,12 +259,17 @@ def test_documented_commands_do_what_the_page_says(workspace, monkeypatch, capfd
         assert to_the_start(words, monkeypatch) == 0, (command, capfd.readouterr())
         remove_runs_that_only_began(workspace / "runs")
         target = folder_of(found.words, words)
-        if found.words in (("run",), ("tsd", "collect")) and found.words in finished:
-            if target != finished[found.words]:  # one run and one study stand for all
+        if found.words in COPIED and found.words in finished:
+            if target != finished[found.words]:
                 shutil.copytree(finished[found.words], target, dirs_exist_ok=True)
-        elif found.words in SMALL:
+        elif found.words in SMALL and found.words not in finished:
             assert execute([*words, *SMALL[found.words]], monkeypatch) == 0, (command, capfd.readouterr())
         finished.setdefault(found.words, target)
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    for command in COMMANDS:
+        if command.words[0] in SHELL:
+            done = subprocess.run(["bash", "-euo", "pipefail", "-c", command.text], capture_output=True, text=True)
+            assert done.returncode == 0, (command, done.stderr)
     assert {("run",), ("eval",), ("data", "solve"), ("tsd", "collect"), ("tsd", "compare"), ("report",)} <= set(
         finished
     )

@@ -6,21 +6,27 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from calopd.config import Config
+from calopd.config import Config, load_config
 from calopd.config.ports import local_ports
 from calopd.rundir import checkpoints
 from calopd.rundir.files import read_lines
 from calopd.rundir.policies import load_policy
 from calopd.rundir.policy_reader import FileReader
 from tests.services.processes import ROOT
+from tests.sockets import family
 
 
 def start(*arguments: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "calopd.cli", "run", *arguments]
+    return start_command("run", *arguments)
+
+
+def start_command(*words: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "calopd.cli", *words]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
@@ -36,6 +42,26 @@ def wait_for_lines(config: Config, count: int, process: "subprocess.Popen[str]",
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def kill(launcher: "subprocess.Popen[str]", module: str) -> None:
+    """kill -9 of the processes of a service."""
+    victims = [child for child in family(launcher.pid) if module in child.cmdline()]
+    assert victims
+    for victim in victims:
+        victim.kill()
+
+
+def run_with_a_kill(file: Path, settings: list[str], role: str, *, after: int) -> Config:
+    """A run to its end, without evaluations, in which a role is killed after that many steps; it comes back."""
+    settings = ["evaluation.problems=0", *settings]
+    config = load_config(file, settings, {})
+    process = start(str(file), *settings_of(settings))
+    wait_for_lines(config, after, process)
+    kill(process, f"services.{role}")
+    assert f"{role} died" in finish(process)
+    check_finished(config)
+    return config
 
 
 def newest_record(config: Config) -> checkpoints.Record:

@@ -2,8 +2,6 @@
 
 import shutil
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,21 +11,16 @@ from calopd.experiments.experiment_file import load_experiment
 from calopd.experiments.job_execution import is_done
 from calopd.experiments.planned_runs import plan_experiment
 from calopd.rundir.files import read_lines
-from tests.services.processes import ROOT
+from tests.e2e.runs import finish, start_command, wait_for_lines
 
 pytestmark = pytest.mark.slow
 
+# Enough that a run is killed before its end, however late the test notices the first step.
+STEPS = 6
+
 
 def start(file: Path) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "calopd.cli", "experiment", "run", str(file)]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def finish(file: Path) -> str:
-    process = start(file)
-    out, _ = process.communicate(timeout=1200)
-    assert process.returncode == 0, out
-    return out
+    return start_command("experiment", "run", str(file))
 
 
 def numbers(file: Path) -> list[dict]:
@@ -37,7 +30,7 @@ def numbers(file: Path) -> list[dict]:
 
 def write(tiny, folder: Path) -> Path:
     file = folder / "mine.toml"
-    recipe = tiny.write_config("experiment")
+    recipe = tiny.write_config("experiment", steps=STEPS)
     # One request at a time: batches, which change the last bits, are the same in every run.
     file.write_text(f"""
 title = "Two seeds"
@@ -47,6 +40,7 @@ set.run.deterministic = true
 set.evaluation.problems = 0
 set.rollout.max_in_flight = 1
 set.learner.trajectories = 8
+set.learner.checkpoint_every = {STEPS}
 [recipes]
 tiny = "{recipe}"
 [evaluation]
@@ -72,38 +66,32 @@ arms = ["cal_opd"]
 
 
 def test_a_killed_experiment_resumes_and_seeds_differ(tiny, tmp_path):
+    """Killed in the second run, before a checkpoint, with its queue lost: the resumed run repeats its steps."""
     file = write(tiny, tmp_path)
     plan = plan_experiment(file, load_experiment(file), environ={})
     student, first, second = plan.jobs
     assert [job.name for job in plan.jobs] == ["tiny.student", "tiny.cal_opd.s0", "tiny.cal_opd.s1"]
     process = start(file)
-    deadline = time.monotonic() + 900
-    while not read_lines(first.config.run_dir.metrics):
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for_lines(second.config, 1, process)
     process.kill()
     process.communicate()
-    assert is_done(plan, student)
-    assert not is_done(plan, first)
-    sampled = plan.files.scores(student.name).stat().st_mtime_ns
-    out = finish(file)
-    assert "1 of 3 jobs done" in out
+    killed = numbers(second.config.run_dir.metrics)
+    assert 0 < len(killed) < STEPS
+    assert [is_done(plan, job) for job in plan.jobs] == [True, True, False]
+    shutil.rmtree(second.config.run_dir.redis)
+    sampled = [plan.files.scores(job.name).stat().st_mtime_ns for job in (student, first)]
+
+    out = finish(start(file))
+    assert "2 of 3 jobs done" in out
     assert "3 of 3 jobs done" in out
-    assert plan.files.scores(student.name).stat().st_mtime_ns == sampled, "what was done is not done again"
-    metrics = {job.name: job.config.run_dir.metrics for job in (first, second)}
-    assert [row["step"] for row in read_lines(metrics[first.name])] == [0, 1]
-    assert not first.config.run_dir.checkpoints.exists()
-    assert load_config(first.config.run_dir.config, environ={}).run.seed == 0
+    assert [plan.files.scores(job.name).stat().st_mtime_ns for job in (student, first)] == sampled, "not done again"
+    assert not second.config.run_dir.checkpoints.exists()
+    assert load_config(second.config.run_dir.config, environ={}).run.seed == 1
     results = plan.files.results("mine")
     for name in ("experiment.html", "main.csv", "main.tex", "main-differences.csv", "training-entropy.svg"):
         assert "Cal-OPD" in (results / name).read_text(encoding="utf-8"), name
 
-    seeds = [numbers(metrics[job.name]) for job in (first, second)]
-    assert seeds[0] != seeds[1]
+    seeds = [numbers(job.config.run_dir.metrics) for job in (first, second)]
+    assert [[row["step"] for row in rows] for rows in seeds] == [list(range(STEPS))] * 2
     assert seeds[0][0]["loss"] != seeds[1][0]["loss"]
-    shutil.rmtree(second.config.run_dir.path)
-    plan.files.scores(second.name).unlink()
-    shutil.rmtree(plan.files.evaluation(second.name))
-    finish(file)
-    assert numbers(metrics[second.name]) == seeds[1], "the same seed gives the same run, bit for bit"
+    assert seeds[1][: len(killed)] == killed, "the same seed gives the same steps, bit for bit"

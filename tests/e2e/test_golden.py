@@ -4,8 +4,8 @@ It guards against a change of the mathematics, the sampler's draws, the order of
 test was written for. One machine repeats the run bit for bit; another CPU or BLAS rounds differently. Hence:
 
 - The first step samples from the committed student with fixed seeds. A last bit changes a token only if its draw lies
-  within about 1e-6 of a boundary, so lengths and counts must be equal, and means agree to 2e-3; a share may differ by
-  the few tokens that lie on the edge of a region.
+  within about 1e-6 of a boundary, so lengths and counts must be equal, and means agree to 2e-3. Where both models are
+  certain, the region is as narrow as rounding: the share of tokens in it differs by a few of 779 between CPUs.
 - AdamW's first update is close to the sign of the gradient, and the sign of a gradient near zero is rounding. While the
   later steps have the same responses, their means agree to 5 %. If a response differs, only coarse bounds hold.
 
@@ -41,6 +41,8 @@ MEANS = (
     "retained_ratio", "entropy", "region_width", "top16_token_overlap", "top16_mass_overlap", "deviation_eval+",
     "deviation_eval-", "loss", "grad_norm",
 )  # fmt: skip
+ON_THE_EDGE = 0.012
+"""The zero ratio of the first step may differ by this much: 9 tokens (4 were seen between two CPUs)."""
 COARSE = {"tokens": 0.3, "entropy": 0.5, "retained_ratio": 0.5, "top16_token_overlap": 0.2, "top16_mass_overlap": 0.1}
 """Relative bounds for a later step whose responses are not the golden ones."""
 
@@ -69,7 +71,8 @@ def check_line(line: Line, golden: Line) -> None:
     assert same_responses or not first, "the first step has other responses"
     if same_responses:
         for key in SHARES:
-            assert line[key] == pytest.approx(golden[key], abs=0.005 if first else 0.02), key
+            bound = (ON_THE_EDGE if key == "zero_ratio" else 0.005) if first else 0.02
+            assert line[key] == pytest.approx(golden[key], abs=bound), key
         for key in MEANS:
             assert line[key] == pytest.approx(golden[key], rel=0.002 if first else 0.05, abs=1e-4), key
     else:

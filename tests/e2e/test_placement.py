@@ -12,6 +12,7 @@ from calopd.config import Config, load_config
 from calopd.rundir.files import read_lines
 from tests.e2e.runs import check_finished, finish, settings_of, start, wait_for_lines
 from tests.ports import free_ports
+from tests.sockets import family, listeners
 
 pytestmark = pytest.mark.slow
 SERVICES = ("services.teacher_scorer", "services.rollout", "services.learner")
@@ -21,7 +22,7 @@ ON_CPU = ["teacher.device=cpu", "rollout.device=cpu", "learner.device=cpu"]
 
 
 def visible_gpus(launcher: "subprocess.Popen[str]") -> list[tuple[str, str, str | None]]:
-    """Service, GPUs and local rank of every process of a service; torchrun counts as the learner too."""
+    """Service, GPUs and local rank of every process of a service; the launcher of the ranks counts as the learner."""
     found = []
     for child in psutil.Process(launcher.pid).children(recursive=True):
         module = next((word for word in child.cmdline() if word in SERVICES), None)
@@ -61,6 +62,8 @@ def test_every_process_of_a_run_has_its_gpus(tiny, monkeypatch):
         ("services.teacher_scorer", "0", None),
         ("services.teacher_scorer", "1", None),
     ]
+    beyond = [listener for listener in listeners(family(process.pid)) if not listener.is_loopback]
+    assert not beyond
     assert all(scored_tokens(port) > 0 for port in (metrics, metrics + 1))
     process.send_signal(signal.SIGINT)
     said = finish(process, code=130)

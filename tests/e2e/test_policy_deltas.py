@@ -2,11 +2,9 @@
 
 import pytest
 
-from calopd.config import load_config
 from calopd.rundir.files import read_lines
 from calopd.rundir.policies import policy_versions, read_manifest
-from tests.e2e.runs import check_finished, finish, settings_of, start, wait_for_lines
-from tests.e2e.test_run import kill
+from tests.e2e.runs import run_with_a_kill
 
 pytestmark = pytest.mark.slow
 STEPS = 5
@@ -15,13 +13,7 @@ STEPS = 5
 def test_a_killed_rollout_catches_up_from_the_snapshot(tiny):
     """At this rate few values change, even in float32."""
     file = tiny.write_config("deltas", steps=STEPS)
-    settings = ["learner.learning_rate=1e-11", "evaluation.problems=0", f"run.steps={STEPS}"]
-    config = load_config(file, settings, {})
-    process = start(str(file), *settings_of(settings))
-    wait_for_lines(config, 2, process)
-    kill(process, "services.rollout")
-    assert "rollout died" in finish(process)
-    check_finished(config)
+    config = run_with_a_kill(file, ["learner.learning_rate=1e-11"], "rollout", after=2)
     versions = policy_versions(config.policies)
     assert (versions[0], versions[-1]) == (0, STEPS)
     assert [read_manifest(config.policies, version).is_delta for version in versions] == [False] + [True] * STEPS

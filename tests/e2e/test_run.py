@@ -1,5 +1,6 @@
 """`calopd run` as a user types it: whole runs on tiny models, killed, stopped and taken up again."""
 
+import gzip
 import json
 import os
 import shutil
@@ -8,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import psutil
@@ -17,11 +19,11 @@ from safetensors.torch import load_file
 
 from calopd.config import Config, load_config
 from calopd.core.environment import TOKEN
-from calopd.local.services import LEARNER_LAUNCHER
 from calopd.rundir.files import read_lines
 from tests.e2e.conftest import STEPS
-from tests.e2e.runs import check_finished, check_model, finish, settings_of, start, wait_for_lines
+from tests.e2e.runs import check_finished, check_model, finish, kill, settings_of, start, wait_for_lines
 from tests.services.processes import ROOT, service, wait_until_serving
+from tests.sockets import family, listeners
 
 pytestmark = pytest.mark.slow
 
@@ -43,6 +45,19 @@ def test_a_run_leaves_what_it_promises(undisturbed):
     assert "exists" in finish(start(str(undisturbed.run_dir.config)), code=78)
 
 
+def test_the_trace_of_a_run_shows_the_work_of_all_roles(undisturbed):
+    events = json.loads(gzip.decompress(undisturbed.run_dir.trace.read_bytes()))["traceEvents"]
+    roles = {e["pid"]: e["args"]["name"].partition("-")[0] for e in events if e["name"] == "process_name"}
+    assert set(roles.values()) == {"rollout", "teacher", "learner"}
+    spans = Counter((roles[e["pid"]], e["name"]) for e in events if e["ph"] in ("X", "b"))
+    assert spans["rollout", "sample"] >= STEPS * undisturbed.learner.trajectories
+    assert spans["learner", "optimizer step"] == STEPS
+    assert spans["learner", "checkpoint: write"] == STEPS // undisturbed.learner.checkpoint_every
+    for name in (("teacher", "score batch"), ("learner", "learn"), ("learner", "publish policy")):
+        assert spans[name] >= STEPS, name
+    assert spans["rollout", "load policy"] > 0
+
+
 def test_two_ranks_take_the_same_first_step_as_one(tiny, undisturbed):
     """The same tickets, seeds and policy: loss and gradient norm must agree, and so must AdamW's first update."""
     file = tiny.write_config("two-ranks", steps=STEPS)
@@ -60,7 +75,10 @@ def test_two_ranks_take_the_same_first_step_as_one(tiny, undisturbed):
 def test_vllm_trains(tiny):
     file = tiny.write_config("vllm")
     config = load_config(file, ['rollout.engine="vllm"'], {})
-    finish(start(str(file), "--set", 'rollout.engine="vllm"'))
+    process = start(str(file), "--set", 'rollout.engine="vllm"')
+    wait_for_lines(config, 1, process)
+    assert not [listener for listener in listeners(family(process.pid)) if not listener.is_loopback]
+    finish(process)
     assert check_finished(config)["sampler"].startswith("vllm ")
     check_model(config)
     assert all(line["logprob_mismatch"] < 1e-4 for line in read_lines(config.run_dir.metrics))
@@ -78,15 +96,6 @@ def test_a_teacher_equal_to_the_student_teaches_nothing(tiny):
     assert line["zero_ratio"] > 0.6
 
 
-def kill(launcher: "subprocess.Popen[str]", module: str, *, torchrun: bool = False) -> None:
-    """kill -9 of the processes of a service; of a learner either its ranks or the torchrun above them."""
-    family = [(child, child.cmdline()) for child in psutil.Process(launcher.pid).children(recursive=True)]
-    victims = [c for c, words in family if module in words and (LEARNER_LAUNCHER in words) == torchrun]
-    assert victims
-    for victim in victims:
-        victim.kill()
-
-
 def update(config: Config) -> torch.Tensor:
     """What training changed, as one vector."""
     initial, final = (
@@ -95,31 +104,26 @@ def update(config: Config) -> torch.Tensor:
     return torch.cat([(final[name] - initial[name]).flatten().double() for name in sorted(final)])
 
 
-def test_killed_services_come_back_and_a_stopped_run_is_taken_up(tiny, undisturbed):
-    """Each service is killed in mid-step, then the run is stopped and resumed: it ends as if nothing had been.
+def test_a_stopped_run_is_taken_up(tiny, undisturbed):
+    """A service is killed, then the run is stopped in mid-step and resumed: it ends with the same bits.
 
-    Engines compute in other batches after a kill, so that the last bits may differ; a step that was lost, doubled or
-    taken with other trajectories would show far above the tolerance.
+    tests/chaos kills every role.
     """
-    file = tiny.write_config("killed", steps=STEPS)
+    file = tiny.write_config("stopped", steps=STEPS)
     config = load_config(file, environ={})
     process = start(str(file), "--set", "run.deterministic=true")
-    kills = (("services.learner", False), ("services.rollout", False), ("services.teacher_scorer", False))
-    for number, (module, torchrun) in enumerate((*kills, ("services.learner", True)), 1):
-        wait_for_lines(config, number, process)
-        kill(process, module, torchrun=torchrun)
-    wait_for_lines(config, 5, process)
+    wait_for_lines(config, 1, process)
+    kill(process, "services.teacher_scorer")
+    wait_for_lines(config, 3, process)
     asked = time.monotonic()
     process.send_signal(signal.SIGINT)
     out = finish(process, code=130, seconds=300)
     assert time.monotonic() - asked < 60
-    for name in ("learner", "rollout", "teacher"):
-        assert f"{name} died" in out
+    assert "teacher died" in out
     assert f"calopd run --resume {config.run_dir}" in out
     finish(start("--resume", str(config.run_dir)))
     check_finished(config)
-    expected = update(undisturbed)
-    assert (update(config) - expected).norm() / expected.norm() < 0.05
+    assert torch.equal(update(config), update(undisturbed))
     first, again = (json.loads(c.run_dir.evaluation(0).read_text()) for c in (undisturbed, config))
     assert first == again
 

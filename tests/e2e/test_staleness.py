@@ -2,10 +2,8 @@
 
 import pytest
 
-from calopd.config import load_config
 from calopd.rundir.files import read_lines
-from tests.e2e.runs import check_finished, check_model, finish, settings_of, start, wait_for_lines
-from tests.e2e.test_run import kill
+from tests.e2e.runs import check_model, run_with_a_kill
 
 pytestmark = pytest.mark.slow
 STEPS = 5
@@ -13,13 +11,7 @@ STEPS = 5
 
 def test_stale_trajectories_are_used_once_and_measured_also_after_a_kill(tiny):
     file = tiny.write_config("stale", steps=STEPS)
-    settings = ["run.max_staleness=1", "evaluation.problems=0", f"run.steps={STEPS}"]
-    config = load_config(file, settings, {})
-    process = start(str(file), *settings_of(settings))
-    wait_for_lines(config, 2, process)
-    kill(process, "services.learner")
-    assert "learner died" in finish(process)
-    check_finished(config)
+    config = run_with_a_kill(file, ["run.max_staleness=1"], "learner", after=2)
     check_model(config)
     lines = read_lines(config.run_dir.metrics)
     assert lines[0]["staleness"] == 0

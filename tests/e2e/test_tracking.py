@@ -54,10 +54,11 @@ def tracked(tiny) -> tuple[Config, Steps, list[dict[str, float]]]:
 
 def test_tensorboard_weights_and_biases_and_the_report_show_the_lines(tracked):
     config, lines, _ = tracked
-    assert tensorboard_steps(config.run_dir.tensorboard) == lines
-    assert wandb_steps(config.run_dir.wandb) == lines
-    # On pages the first step is 1.
-    assert report_steps(config.run_dir.report.read_text()) == {step + 1: line for step, line in lines.items()}
+    # For people the first step is 1.
+    shown = {step + 1: {**line, "step": step + 1} for step, line in lines.items()}
+    assert tensorboard_steps(config.run_dir.tensorboard) == shown
+    assert wandb_steps(config.run_dir.wandb) == shown
+    assert report_steps(config.run_dir.report.read_text()) == shown
 
 
 def test_prometheus_shows_the_line_of_the_last_step(tracked):

@@ -17,7 +17,7 @@ from tests.ports import free_ports
 from tests.services.processes import ROOT
 
 pytestmark = pytest.mark.slow
-ROLLOUTS = 40
+ROLLOUTS = 24
 PLACED = ["--set", "resources.teacher=[0]", "--set", "resources.rollout=[1]"]
 """On a machine without GPUs the ids change nothing."""
 

@@ -197,6 +197,7 @@ LEARNER: dict[str, Case] = {"learner": partial(learner, "learner.recompute_activ
 OTHERS: dict[str, Case] = {
     "learner of adapters": partial(learner, "learner.lora_rank=8"),
     "learner on two nodes": partial(learner, mesh=(2, RANKS // 2)),
+    "learner offloaded": partial(learner, "learner.offload_optimizer=true"),
     "learner with a frozen copy": partial(learner, "method.name=exopd", "learner.lora_rank=0"),
     "facts of a report": report_facts,
 }

@@ -4,7 +4,7 @@ import pytest
 
 CASES = (
     "dense teacher", "moe teacher", "split head", "sampler", "learner", "learner of adapters", "learner on two nodes",
-    "learner with a frozen copy", "facts of a report",
+    "learner offloaded", "learner with a frozen copy", "facts of a report",
 )  # fmt: skip
 SEEN = {
     "rounded logits": "logits are bfloat16",

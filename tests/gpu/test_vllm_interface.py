@@ -13,7 +13,8 @@ from tests.gpu.vllm_source import defined_names
 from tests.services.processes import ROOT
 
 PACKAGE = Path(vllm.__file__).parent
-SCORER = ROOT / "services/teacher_scorer/engines/response_scorer.py"
+SCORER = "services/teacher_scorer/engines/response_scorer.py"
+SAMPLER = "services/rollout/engines/vllm_sampler.py"
 ENGINE = Touched("v1/engine/llm_engine.py", "LLMEngine", ())
 PUBLIC = {
     "LLMEngine": ENGINE,
@@ -33,15 +34,24 @@ OBJECTS = {
 CALLS = {"EngineArgs": "EngineArgs", "SamplingParams": "SamplingParams", "engine.reset_prefix_cache": "LLMEngine"}
 INSIDE = [
     # In our function, the object is one of this class; what is touched must be in the table that the engines check.
-    ("attach_v1", {"runner": "v1/worker/gpu_model_runner.py", "request": "v1/worker/gpu_input_batch.py"}),
-    ("attach_v2", {"worker": "v1/worker/gpu/sample/prompt_logprob.py", "batch": "v1/worker/gpu/input_batch.py"}),
+    (SCORER, "attach_v1", {"runner": "v1/worker/gpu_model_runner.py", "request": "v1/worker/gpu_input_batch.py"}),
     (
+        SCORER,
+        "attach_v2",
+        {"worker": "v1/worker/gpu/sample/prompt_logprob.py", "batch": "v1/worker/gpu/input_batch.py"},
+    ),
+    (
+        SCORER,
         "choose_head",
         {
             "lm_head": "model_executor/layers/vocab_parallel_embedding.py",
             "shard": "model_executor/layers/vocab_parallel_embedding.py",
             "processor": "model_executor/layers/logits_processor.py",
         },
+    ),
+    *(
+        (SAMPLER, "load_policy", {"runner": runner, "module": "model_executor/layers/vocab_parallel_embedding.py"})
+        for runner in ("v1/worker/gpu_model_runner.py", "v1/worker/gpu/model_runner.py")
     ),
 ]
 TORCH_NAMES = {"weight", "bias"}
@@ -107,9 +117,9 @@ def test_the_inner_parts_have_what_the_engines_use(touched):
     assert set(touched.names) <= defined_names(vllm, touched)
 
 
-@pytest.mark.parametrize(("name", "objects"), INSIDE, ids=lambda value: value if isinstance(value, str) else "")
-def test_the_table_names_every_inner_part_that_is_touched(name, objects):
-    uses = set(attributes(function(ast.parse(SCORER.read_text()), name), objects))
+@pytest.mark.parametrize(("file", "name", "objects"), INSIDE, ids=lambda value: value if isinstance(value, str) else "")
+def test_the_table_names_every_inner_part_that_is_touched(file, name, objects):
+    uses = set(attributes(function(ast.parse((ROOT / file).read_text()), name), objects))
     assert {use.owner for use in uses} == set(objects.values())
     for use in uses:
         listed = {known for touched in TOUCHED if touched.file == use.owner for known in touched.names}
