@@ -20,7 +20,7 @@ from calopd.core.types import Problem, Sample, Scores, Ticket, TopK, Trajectory
 from calopd.models import packing
 from calopd.models.devices import choose_dtype, dtype_name
 from calopd.planning.model_shapes import model_values
-from calopd.planning.role_needs import rollout_work
+from calopd.planning.rollout_limits import rollout_work
 from calopd.planning.workload import learner_tokens, longest_sampled, longest_scored, teacher_tokens
 from services.learner import student as student_module
 from services.learner.accumulator import Accumulator

@@ -159,6 +159,6 @@ def _processes(services: LocalServices) -> list[psutil.Process]:
 
 def _role(process: psutil.Process) -> str:
     command = " ".join(process.cmdline())
-    names = {"services.teacher_scorer": "teacher", "services.rollout": "rollout", "torchrun": "torchrun",
+    names = {"services.teacher_scorer": "teacher", "services.rollout": "rollout", "services.learner.launch": "launcher",
              "services.learner": "learner"}  # fmt: skip
     return next((role for part, role in names.items() if part in command), "redis")

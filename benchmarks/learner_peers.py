@@ -25,7 +25,7 @@ Work = Callable[[Any], Callable[[], object]]
 def head() -> Work:
     import torch
 
-    from calopd.core.lm_head import policy_objective
+    from calopd.core.lm_head import policy_gradient, policy_objective
 
     sides: dict[tuple[int, ...], Callable[[str], object]] = {}
 
@@ -57,6 +57,8 @@ def head() -> Work:
         if shape not in sides:
             sides.clear()
             sides[shape] = make(*shape)
+        if question.get("fresh"):
+            policy_gradient._kept.buffer = None
         return lambda: sides[shape](question["way"])
 
     return work
@@ -125,9 +127,7 @@ def calopd(model: str) -> Work:
     from services.learner.trainer import Trainer
     from services.teacher_scorer.engines.scoring_engine import SequenceToScore
     from services.teacher_scorer.engines.torch_scorer import TorchScorer
-    from tests.ports import free_ports
 
-    os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1)[0])}
     file = Path(tempfile.mkdtemp()) / "run.toml"
     file.write_text(
         f'[data]\ntrain = "none"\n[student]\npath = "{model}"\n[teacher]\npath = "{model}"\n'

@@ -23,7 +23,7 @@ from calopd.models.packing import ATTENTION, pack, use_packed_attention
 from calopd.planning.lengths import draw_lengths
 from calopd.transport.queue import Arrival
 from services.learner.batching import DynamicBatcher
-from services.learner.student import Student
+from services.learner.student import HeadObjective, Student
 
 RESULTS = Path(__file__).parent / "results" / "packing.json"
 PROMPT = 160
@@ -94,7 +94,7 @@ def packed_pass(student: Student, sequences: list[Sequence]) -> Tensor:
     packed = pack([s.inputs for s in sequences], share=False)
     rows = [own[s.prompt - 1 :] for own, s in zip(packed.rows, sequences, strict=True)]
     targets = torch.from_numpy(np.concatenate([s.response for s in sequences]))
-    loss: Tensor = student(packed, torch.from_numpy(np.concatenate(rows)), targets, coefficients)[0]
+    loss: Tensor = student(packed, torch.from_numpy(np.concatenate(rows)), targets, HeadObjective(coefficients))[0]
     return loss
 
 

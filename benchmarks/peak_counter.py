@@ -10,6 +10,7 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_iter
@@ -104,14 +105,21 @@ def _assumed(func: Any, args: Any) -> Any:
 def fake_gpu(counter: PeakCounter) -> Iterator[None]:
     """Everything inside computes with fake tensors, on the code path of a GPU; `with counter:` inside it counts."""
     resize, has_kernel = torch.UntypedStorage.resize_, packing.has_kernel
+    whole_shapes = ShardingPropagator._propagate_tensor_meta_non_cached
 
     def resize_and_count(storage: torch.UntypedStorage, size: int) -> Any:
         out = resize(storage, size)
         counter.resized(storage)
         return out
 
+    def without_counting(*args: Any) -> Any:
+        """DTensor finds the shapes of results with fake tensors of its own, which have the size of all ranks."""
+        with _disable_current_modes():
+            return whole_shapes(*args)
+
     with (
         mock.patch.object(torch.UntypedStorage, "resize_", resize_and_count),
+        mock.patch.object(ShardingPropagator, "_propagate_tensor_meta_non_cached", without_counting),
         mock.patch.object(FakeTensor, "is_cuda", True),
         mock.patch.object(packing, "has_kernel", lambda _, *others: has_kernel(torch.device("cuda"), *others)),
         FakeTensorMode(allow_non_fake_inputs=True),

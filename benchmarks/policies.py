@@ -13,7 +13,6 @@ Deltas: see benchmarks/policy_deltas.py. They need the real model.
 
 import argparse
 import json
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -146,7 +145,6 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--dir", type=Path, help="folder on the disk or tmpfs to write to; default: the temporary one")
     arguments = parser.parse_args()
-    os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     with TemporaryDirectory(dir=arguments.dir) as folder:
         (Path(folder) / "run").mkdir()
         results = measure(real_smollm2() if arguments.smollm2 else random_smollm2(), Path(folder), arguments.repeats)

@@ -102,7 +102,7 @@ class NoopEngine:
     dtype = torch.float32
 
     @classmethod
-    def configured(cls, teacher: TeacherSection) -> "NoopEngine":
+    def configured(cls, teacher: TeacherSection, *, deterministic: bool = False) -> "NoopEngine":
         return cls()
 
     def score(self, sequences: list[SequenceToScore]) -> BatchScores:

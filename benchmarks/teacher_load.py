@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.teacher_service import ROOT, Service, Work, serving
 from calopd.transport import convert
-from calopd.transport.teacher_client import CHANNEL_OPTIONS
+from calopd.transport.teacher_replica import CHANNEL_OPTIONS
 from calopd.transport.v1 import teacher_scorer_pb2 as pb
 from calopd.transport.v1.teacher_scorer_pb2_grpc import TeacherScorerStub
 
