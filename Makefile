@@ -22,7 +22,8 @@ GPU := build/gpu
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-gpu demo experiment-demo experiment-smollm2 demo-models test test-fast golden lint type proto proto-check docs docs-check lock clean
-.PHONY: bench bench-learner bench-pipeline bench-packing bench-policies bench-memory bench-answers bench-teacher bench-teacher-engines load-teacher bench-tsd
+.PHONY: chaos fuzz soak certs audit sbom
+.PHONY: bench-learner bench-pipeline bench-packing bench-policies bench-memory bench-answers bench-teacher bench-teacher-engines load-teacher bench-tsd
 .PHONY: up up-cpu down compose dashboards dashboard-pictures k8s-render k8s-up k8s-status k8s-logs k8s-stop test-deploy test-compose test-k8s test-fresh test-gpu
 
 help: ## list all targets
@@ -43,7 +44,7 @@ demo: $(READY) ## train the demo student with Cal-OPD through the real services,
 	  --benchmark examples/demo/heldout.jsonl --problems 250 -n 2 --top-p 1 --max-tokens 96 --max-prompt-tokens 256 \
 	  --in-flight 128 -o runs/demo/eval
 
-experiment-demo: $(READY) ## the paper's experiments on the demo pair, two seeds, on this CPU: 40 runs, about 3 hours; repeat it to resume
+experiment-demo: $(READY) ## the paper's experiments on the demo pair, two seeds, on this CPU: 40 runs, about 2 hours; repeat it to resume
 	@$(BIN)/calopd experiment plan configs/experiments/demo.toml
 	@$(BIN)/calopd experiment run configs/experiments/demo.toml
 
@@ -55,9 +56,9 @@ experiment-smollm2: $(READY) ## OPD against Cal-OPD on SmolLM2-135M, GSM8K=folde
 demo-models: $(READY) ## generate the demo's models and data again from their seed
 	$(BIN)/python -m examples.make_demo --out examples/demo
 
-# Each process of the tests starts services of its own: two of them want about 6 GB.
-JOBS ?= 2
-test: $(READY) ## run all tests, in JOBS=2 processes
+# Each process of the tests starts services of its own: three of them want about 9 GB, and keep two cores busy.
+JOBS ?= 3
+test: $(READY) ## run all tests, in JOBS=3 processes
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 test-fast: $(READY) ## run the fast tests only
@@ -65,6 +66,19 @@ test-fast: $(READY) ## run the fast tests only
 
 golden: $(READY) ## run the golden run twice: every metric must agree bit for bit
 	CALOPD_GOLDEN=exact $(BIN)/python -m pytest tests/e2e/test_golden.py
+
+KILLS ?= 100
+SEED ?= 1
+chaos: $(READY) ## a small real run while KILLS=100 processes are killed, others frozen, cut off, their files damaged; SEED=1; audited
+	$(BIN)/python -m tests.chaos --kills $(KILLS) --seed $(SEED)
+
+STEPS ?= 300
+soak: $(READY) ## a run of STEPS=300 small steps: memory of every process, open files, files and Redis keys must stay flat
+	$(BIN)/python -m tests.soak --steps $(STEPS)
+
+N ?= 100000
+fuzz: $(READY) ## N=100000 spoiled inputs for every surface: gRPC, HTTP, queue, TOML, JSONL, parquet, policies, checkpoints; SEED=1
+	$(BIN)/python -m tests.fuzz --inputs $(N) --seed $(SEED)
 
 lint: $(READY) ## ruff, import rules
 	$(BIN)/ruff check .
@@ -92,9 +106,6 @@ docs-check: $(READY) ## fail if a generated page of docs/ differs from the code
 
 bench-learner: $(READY) ## compare a learner step with TRL, and its LM head with full logits; writes benchmarks/results/ (8 min)
 	$(BIN)/python -m benchmarks.learner
-
-bench: $(READY) ## benchmark the LM head; writes benchmarks/results/
-	$(BIN)/python -m benchmarks.lm_head
 
 bench-packing: $(READY) ## compare a learner step on packed sequences with a padded one; writes benchmarks/results/
 	$(BIN)/python -m benchmarks.packing
@@ -125,12 +136,22 @@ bench-teacher-engines: $(READY) ## compare the torch and the vLLM engine on TEAC
 load-teacher: $(READY) ## load test: 64 clients on two teachers for two minutes, with cancellations, SIGTERM and memory checks
 	$(BIN)/python -m benchmarks.teacher_load
 
+CERTS ?= build/certs
+certs: $(READY) ## certificates for mutual TLS in CERTS=build/certs, for HOSTS="name address ..."; prints the variables to export
+	@$(BIN)/python -m deploy.tls.certificates $(CERTS) $(HOSTS)
+
+audit: $(READY) ## ask for known vulnerabilities of all pinned packages; needs the internet
+	@$(BIN)/python -m requirements.audit
+
+sbom: $(READY) ## list all pinned packages as CycloneDX files in build/sbom
+	@$(BIN)/python -m requirements.sbom build/sbom
+
 up: .env ## start the whole system in containers on this host's GPUs, as [resources] of CONFIG in .env places them
 	@deploy/docker/build.sh "$(call setting,IMAGE_TAG,local)"
 	@docker run --rm --network none --user "$$(id -u):$$(id -g)" -v "$(CURDIR):/src:ro" -w /src \
 	  "calopd/learner:$(call setting,IMAGE_TAG,local)" python -m deploy.docker.compose "$(call setting,CONFIG,)" > .override.yml \
 	  || { rm -f .override.yml; exit 1; }
-	@cmp -s .override.yml docker-compose.override.yml || test -z "$$($(COMPOSE) ps -q)" || $(MAKE) -s down
+	@cmp -s .override.yml docker-compose.override.yml || test -z "$$($(COMPOSE) ps -a -q)" || $(MAKE) -s down
 	@mv .override.yml docker-compose.override.yml
 	@$(call start,$(ON_GPU))
 
@@ -139,7 +160,7 @@ up-cpu: .env ## start the demo in containers, without GPUs
 	@$(call start,$(ON_CPU))
 
 # Another stack than the one of .env replaces it: the size of the tmpfs for policies cannot change in place.
-start = grep -qx "COMPOSE_FILE=$(1)" .env || test -z "$$($(COMPOSE) ps -q)" || $(MAKE) -s down; \
+start = grep -qx "COMPOSE_FILE=$(1)" .env || test -z "$$($(COMPOSE) ps -a -q)" || $(MAKE) -s down; \
   umask 077; { grep -v '^COMPOSE_FILE=' .env; echo "COMPOSE_FILE=$(1)"; } > .env.new && mv .env.new .env; \
   $(COMPOSE) up -d --no-build --remove-orphans \
   && echo "Grafana: http://127.0.0.1:$(call setting,GRAFANA_PORT,3000) (admin, GRAFANA_PASSWORD of .env); logs: $(COMPOSE) logs -f learner"
@@ -156,7 +177,7 @@ down: .env ## stop the containers; the volumes keep runs, models and metrics
 dashboards: $(READY) ## generate the Grafana dashboards and the rules for the Prometheus operator
 	$(BIN)/python -m deploy.monitoring.grafana.dashboards
 
-dashboard-pictures: $(READY) ## draw docs/images/dashboard-*.png from the running stack's Prometheus; ARGS="--minutes 20"; needs Chromium
+dashboard-pictures: $(READY) .env ## draw docs/images/dashboard-*.png from the running stack's Prometheus; ARGS="--minutes 20"; needs Chromium
 	$(BIN)/python -m deploy.monitoring.grafana.pictures --prometheus "http://127.0.0.1:$(call setting,PROMETHEUS_PORT,9090)" $(ARGS)
 
 compose: $(READY) ## write docker-compose.override.yml for the default pair

@@ -9,13 +9,15 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from docs.generators import configuration, metrics, performance, sizing
+from docs.generators import configuration, metrics, performance, ports, reproduce, sizing
 
 DOCS = Path(__file__).parent
 PAGES: tuple[tuple[str, Callable[[], str]], ...] = (
     ("configuration.md", configuration.page),
     ("metrics.md", metrics.page),
     ("performance.md", performance.page),
+    ("ports.md", ports.page),
+    ("reproduce.md", reproduce.page),
     ("sizing.md", sizing.page),
 )
 """File name in docs/, and the function that returns its text."""

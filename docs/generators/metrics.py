@@ -24,6 +24,9 @@ shows them is derived from it:
 | TensorBoard | key | `tensorboard/` in the run's directory, if `tracking.trackers` names `tensorboard` |
 | Weights & Biases | key | `wandb/` in the run's directory, if `tracking.trackers` names `wandb` |
 
+The terminal, logs, pages, TensorBoard and Weights & Biases count steps from 1. `step` in metrics.jsonl and in
+Prometheus counts from 0, as do the names of batches: `step-000012` is step 13.
+
 ```toml
 [tracking]
 trackers = ["tensorboard", "wandb"]

@@ -25,8 +25,9 @@ INTRODUCTION = """\
 ## Predicted: a step of the paper's pairs
 
 **Computed, not measured: nobody has run these recipes on GPUs yet.** `calopd plan CONFIG --gpu h100 --count 8`
-computes the same for any configuration; with `--price` it shows the cost of a run, and with `--measure` it measures
-the rates of the machine at hand instead of assuming them. Minutes of a step of Cal-OPD with three contexts, on 8
+computes the same for any configuration; with `--price` it shows the cost of a run, with `--measure` it measures
+the rates of the machine at hand instead of assuming them, and with `--lengths RUN` it takes the lengths of the
+responses from a run instead of from the paper. Minutes of a step of Cal-OPD with three contexts, on 8
 GPUs, for the fastest split of them that fits:
 """
 
@@ -36,9 +37,8 @@ COLUMNS = """\
 - *Busy* is the busiest process of each role in a strict step. *In phases*: the same GPUs and rates, but all responses
   first, then all scores, then all gradients.
 - *As shipped* is the split in `[resources]` of the recipe and its strict step. The recipes keep two teachers, so that
-  one may be restarted, and 2 or 4 learner ranks, which the manifests for Kubernetes divide over nodes. That costs
-  time where the fastest split has one teacher or an odd number of ranks; `calopd plan` prints the fastest one as a
-  `[resources]` section to copy.
+  a run goes on while one of them is restarted, and two learner ranks or more. That costs time where the fastest split
+  has one teacher or one rank; `calopd plan` prints the fastest one as a `[resources]` section to copy.
 - *The paper* reports minutes per step on 8 H20, 4 of them for the teacher. They are its own system with its own
   lengths: the table says what our design should reach, not that the paper's numbers are wrong.
 """
@@ -165,6 +165,8 @@ def measured(benchmark: Benchmark) -> str:
 def _found(results: Any, key: str) -> list[Any]:
     """The value at a dotted key; none if it was not measured."""
     for part in key.split("."):
+        if isinstance(results, list):
+            results = dict(zip(map(str, range(len(results))), results, strict=True))
         if not isinstance(results, dict) or part not in results:
             return []
         results = results[part]

@@ -6,12 +6,13 @@ from math import ceil
 from benchmarks.memory import RESULTS, first_of_each_role, recipes
 from calopd.config import Config
 from calopd.config.sections import LearnerSection
+from calopd.doctor.disk_checks import REST_BYTES
 from calopd.planning.fits import SPARE, gpu_memory
 from calopd.planning.gpus import CONTEXT_GIB, FRAGMENTATION, GIB, GPUS, NCCL_GIB, usable_gib
 from calopd.planning.learner_memory import LearnerWork, learner_memory
 from calopd.planning.model_shapes import load_shape
 from calopd.planning.role_needs import rollout_sequences
-from calopd.planning.storage import checkpoint_bytes, disk_bytes, learner_host_bytes, policies_bytes
+from calopd.planning.storage import OTHER_FILES, checkpoint_bytes, disk_bytes, learner_host_bytes, policies_bytes
 from docs.generators.markdown import code, table
 
 STUDENTS = ("Qwen/Qwen3-1.7B", "Qwen/Qwen3-4B", "Qwen/Qwen3-8B")
@@ -43,12 +44,13 @@ Peak memory of one process of each role, in GiB:
 - Roles that share a GPU can use what the others leave.
 """
 
-HOST = """\
+HOST = f"""\
 ## Outside of the GPUs
 
 - `/policies` holds all policies that exist at once, in the rollout's data type. Containers keep them in memory
-  (`POLICIES_SIZE`, with a tenth added).
-- The disk holds `learner.keep_checkpoints` + 1 checkpoints, the exported model and 10 GB for the rest.
+  (`POLICIES_SIZE`, with 2 % added and rounded up to whole GiB).
+- The disk holds `learner.keep_checkpoints` + 1 checkpoints, the exported model and {OTHER_FILES // 10**9} GB for
+  the rest, of which `calopd doctor` requires {REST_BYTES // 10**9} GB.
 - The host's memory is that of all learner ranks together: the copy of a checkpoint while it is written, or the student
   while every rank loads it.
 """
