@@ -14,7 +14,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from benchmarks.peak_counter import PeakCounter, fake_gpu, fake_world
 from calopd.config import Config
-from calopd.core.lm_head import HeadScores, tile_shape
+from calopd.core.head_tiles import tile_shape
+from calopd.core.lm_head import HeadScores
 from calopd.core.step_result import StepSums
 from calopd.core.types import Problem, Sample, Scores, Ticket, TopK, Trajectory
 from calopd.models import packing
@@ -157,7 +158,7 @@ def count_teacher(config: Config) -> PeakCounter:
     counter = PeakCounter()
     module = "services.teacher_scorer.engines.torch_scorer"
     with shapes_only(module), mock.patch(f"{module}.SequenceScores.of", _without_values), fake_gpu(counter):
-        chunk, tile = tile_shape(torch.device("cuda"))
+        chunk, tile = tile_shape(on_cuda=True)
         teacher = on_gpu(config).teacher
         sizes = {"chunk": teacher.chunk or chunk, "tile": teacher.tile or tile}
         engine = TorchScorer.configured(teacher.model_copy(update=sizes))

@@ -51,14 +51,13 @@ def retained_ratio(calibrated: Tensor, raw: Tensor, mask: Tensor | None = None) 
     kept, total = calibrated.abs(), raw.abs()
     if mask is not None:
         kept, total = kept[mask.bool()], total[mask.bool()]
-    return ratio_of_sums(kept.double().sum(), total.double().sum())
+    kept, total = kept.double().sum(), total.double().sum()
+    return kept.new_tensor(ratio_of_sums(kept.item(), total.item()))
 
 
-def ratio_of_sums(kept: Tensor, total: Tensor) -> Tensor:
+def ratio_of_sums(kept: float, total: float) -> float:
     """kept / total, and 1 for 0/0: a teacher equal to the student withholds nothing."""
-    import torch
-
-    return torch.where(total > 0, kept / total.clamp(min=torch.finfo(total.dtype).tiny), torch.ones_like(total))
+    return kept / total if total > 0 else 1.0
 
 
 def zero_ratio(calibrated: Tensor, mask: Tensor | None = None) -> Tensor:

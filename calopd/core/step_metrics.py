@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-
 from calopd.core import paper_results
 from calopd.core.activity import Role, busiest
 from calopd.core.calibration import ratio_of_sums
@@ -86,8 +84,7 @@ def _count(name: str) -> Callable[[MeasuredStep], Number]:
 
 
 def _retained(step: MeasuredStep) -> float:
-    kept, raw = (torch.tensor(step.result.sums.get(name), dtype=torch.float64) for name in ("kept", "raw"))
-    return ratio_of_sums(kept, raw).item()
+    return ratio_of_sums(step.result.sums.get("kept"), step.result.sums.get("raw"))
 
 
 RETAINED = Chart("Retained discrepancy", "Calibration", paper=paper_results.RETAINED, runbook="Signal collapse")

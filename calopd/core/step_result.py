@@ -1,15 +1,19 @@
 """The result of a step: sums over its tokens and trajectories on all ranks, and what only the coordinator knows."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import Tensor
 
 from calopd.core.activity import Activities, Role, RoleSeconds, add_readings
 from calopd.core.calibration import Region
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(slots=True)
@@ -20,7 +24,7 @@ class StepSums:
 
     def add(self, **values: Tensor | float) -> None:
         for name, value in values.items():
-            amount = value.double().sum().item() if isinstance(value, Tensor) else float(value)
+            amount = float(value) if isinstance(value, float | int) else value.double().sum().item()
             self.sums[name] = self.sums.get(name, 0.0) + amount
 
     def add_tokens(self, advantage: Tensor, clamped: Tensor, raw: Tensor, entropy: Tensor) -> None:
@@ -39,7 +43,7 @@ class StepSums:
         """Sums of the calibration: width of the region, and deviation under each probe."""
         self.add(region_width=region.width, **{f"deviation_{name}": value for name, value in deviations.items()})
 
-    def merge(self, other: "StepSums") -> None:
+    def merge(self, other: StepSums) -> None:
         self.add(**other.sums)
 
     def get(self, name: str) -> float:
@@ -85,7 +89,7 @@ class StepResult:
     def add_first_token(self, version: int, time: float) -> None:
         self.first_tokens[version] = min(time, self.first_tokens.get(version, time))
 
-    def merge(self, other: "StepResult") -> None:
+    def merge(self, other: StepResult) -> None:
         self.sums.merge(other.sums)
         self.lengths += other.lengths
         self.used += other.used

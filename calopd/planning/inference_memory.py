@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass
 
-import torch
-
-from calopd.core.lm_head import tile_shape
+from calopd.core.head_tiles import tile_shape
 from calopd.planning.gpus import GIB
 from calopd.planning.memory_terms import Memory, largest
 from calopd.planning.model_shapes import ModelShape
@@ -29,7 +27,7 @@ def torch_teacher_memory(
     shape: ModelShape, *, tokens: int, compute: int, tile: tuple[int, int] = (0, 0), entropy: bool = False
 ) -> Memory:
     """Whole model on one GPU; the LM head in tiles of rows x vocabulary."""
-    rows, width = (given or default for given, default in zip(tile, tile_shape(torch.device("cuda")), strict=True))
+    rows, width = (given or default for given, default in zip(tile, tile_shape(on_cuda=True), strict=True))
     rows, width = min(rows, tokens), min(width, shape.vocabulary)
     weights = {"weights": shape.weight_bytes(compute)}
     layers = Memory(weights | {"activations": forward_activations(shape, tokens, compute)})

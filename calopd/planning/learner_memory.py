@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from calopd.config.sections import LearnerSection
-from calopd.core.lm_head.tiles import TILE
+from calopd.core.head_tiles import TILE
 from calopd.planning.memory_terms import Memory, dtype_bytes, largest
 from calopd.planning.model_shapes import ModelShape
 

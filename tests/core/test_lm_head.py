@@ -1,8 +1,8 @@
 import pytest
 import torch
 
+from calopd.core.head_tiles import objective_shape
 from calopd.core.lm_head import ForwardKL, policy_gradient, policy_objective, score_targets
-from calopd.core.lm_head.tiles import objective_shape
 from calopd.core.types import ScoreOptions
 
 T, V, H = 37, 211, 16

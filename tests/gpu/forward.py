@@ -21,7 +21,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import AutoModelForCausalLM, PretrainedConfig, Qwen3Config, Qwen3MoeConfig
 
 from calopd.config import load_config
-from calopd.core.lm_head import score_sharded, tile_shape
+from calopd.core.head_tiles import tile_shape
+from calopd.core.lm_head import score_sharded
 from calopd.core.types import Sampling, ScoreOptions
 from calopd.doctor import gpu_facts
 from calopd.models import packing
@@ -98,7 +99,7 @@ def split_head() -> list[str]:
     with fake_cuda() as calls, torch.device("cuda"):
         hidden, weight = (torch.empty(n, HIDDEN, dtype=torch.bfloat16) for n in (37, VOCABULARY))
         targets = torch.zeros(37, dtype=torch.long)
-        rows, tile = tile_shape(hidden.device)
+        rows, tile = tile_shape(on_cuda=hidden.is_cuda)
         score_sharded(
             hidden,
             weight,

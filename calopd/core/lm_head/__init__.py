@@ -3,7 +3,6 @@
 from calopd.core.lm_head.policy_gradient import ForwardKL, policy_objective
 from calopd.core.lm_head.scores import HeadScores, score_logits, score_targets
 from calopd.core.lm_head.sharded import score_sharded
-from calopd.core.lm_head.tiles import tile_shape
 
 __all__ = [
     "ForwardKL",
@@ -12,5 +11,4 @@ __all__ = [
     "score_logits",
     "score_sharded",
     "score_targets",
-    "tile_shape",
 ]

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from calopd.core.head_tiles import objective_shape
 from calopd.core.lm_head.products import add_gradients, project
 from calopd.core.lm_head.scores import SAFE_LOG, HeadScores, RunningSoftmax, RunningTopK
-from calopd.core.lm_head.tiles import objective_shape
 
 
 @dataclass(frozen=True, slots=True)

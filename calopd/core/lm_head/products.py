@@ -7,7 +7,7 @@ which a deviation of the teacher counts.
 import torch
 from torch import Tensor
 
-from calopd.core.lm_head.tiles import TILE
+from calopd.core.head_tiles import TILE
 
 
 def project(hidden_TH: Tensor, weight_VH: Tensor, out_TV: Tensor) -> Tensor:

@@ -15,7 +15,8 @@ import torch
 from safetensors.numpy import load, save
 
 from calopd.core.errors import ConfigError
-from calopd.core.lm_head import HeadScores, score_logits, score_sharded, tile_shape
+from calopd.core.head_tiles import tile_shape
+from calopd.core.lm_head import HeadScores, score_logits, score_sharded
 from calopd.core.types import ScoreOptions
 from calopd.models import vllm_interface
 from calopd.models.vllm_interface import require
@@ -163,7 +164,7 @@ def choose_head(model: Any) -> tuple[Head, bool]:
     processor = require(model.logits_processor, vllm_interface.LOGITS_PROCESSOR)
 
     def from_weight(hidden_TH: torch.Tensor, targets_T: torch.Tensor, options: ScoreOptions) -> HeadScores | None:
-        rows, tile = tile_shape(hidden_TH.device)
+        rows, tile = tile_shape(on_cuda=hidden_TH.is_cuda)
         scores = score_sharded(
             hidden_TH,
             lm_head.weight[: shard.num_org_elements],

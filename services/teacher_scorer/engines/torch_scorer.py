@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from calopd.config.sections import TeacherSection
-from calopd.core.lm_head import score_targets, tile_shape
+from calopd.core.head_tiles import tile_shape
+from calopd.core.lm_head import score_targets
 from calopd.core.lm_head.products import project
 from calopd.core.types import ScoreOptions
 from calopd.models.devices import choose_device, choose_dtype
@@ -32,7 +33,7 @@ class TorchScorer:
     ) -> None:
         self.model = path
         self._device = choose_device(device)
-        default_chunk, default_tile = tile_shape(self._device)
+        default_chunk, default_tile = tile_shape(on_cuda=self._device.type == "cuda")
         self._chunk, self._tile = chunk or default_chunk, tile or default_tile
         self._share = share_prefixes
         self.dtype = choose_dtype(dtype, self._device)

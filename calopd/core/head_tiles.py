@@ -2,11 +2,8 @@
 
 from math import ceil
 
-import torch
-
 TILE = 16_384
 """Vocabulary entries that a GPU multiplies at once."""
-_ROWS_AND_COLUMNS = {"cpu": (512, 4_096), "cuda": (4_096, TILE)}
 _CPU_BUFFER = 160 * 2**20
 """Bytes of logits that the learner's head holds at once on a CPU: rows are cut to fit, down to `_MIN_ROWS`."""
 _MIN_ROWS = 64
@@ -14,9 +11,9 @@ _CPU_TILE = 2**21
 """Logits in one of its blocks: few enough for the caches, and so many that the products are fast."""
 
 
-def tile_shape(device: torch.device) -> tuple[int, int]:
+def tile_shape(*, on_cuda: bool) -> tuple[int, int]:
     """Rows and vocabulary entries of one tile: small enough for a CPU's caches, large enough for a GPU."""
-    return _ROWS_AND_COLUMNS["cpu" if device.type == "cpu" else "cuda"]
+    return (4_096, TILE) if on_cuda else (512, 4_096)
 
 
 def objective_shape(vocabulary: int, rows: int, *, on_cuda: bool) -> tuple[int, int]:
