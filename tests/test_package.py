@@ -45,6 +45,15 @@ def test_importing_the_package_imports_nothing_heavy():
     assert done.returncode == 0, done.stderr
 
 
+def test_a_run_is_checked_before_its_start_without_torch():
+    code = "import sys; from pathlib import Path; from calopd.config import load_config; import calopd.local.training"
+    code += "; from calopd.doctor.checks import require"
+    code += "; require(load_config(Path('configs/demo.toml'), [], {}), besides=('ports',))"
+    code += "; assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_version_is_stated_once():
     stating = [
         name
