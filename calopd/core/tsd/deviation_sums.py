@@ -14,6 +14,8 @@ from calopd.core.contexts import Context
 from calopd.core.tsd.relaxation import GRID, RelaxationSums
 
 TAUS = (0.01, 0.05, 0.10)
+AT_ONCE = 2**14
+"""Tokens of one call of the compiled pass: their columns, side by side, fit the cache of a core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,27 +78,34 @@ class StudySums:
         """|S_i & S_j| of groups j <= i; the diagonal is |S_i|."""
         self.pairs_GL4 = np.zeros((groups, taus + 1, 4))
         """Of S+ & S-, by the number of thresholds that both D+ and D- exceed: tokens, those that agree, sum 2|M| and
-        sum max(|D+|, |D-|) in 2^-20 nats. Zero for a group of one."""
-        self.forms_VCK2 = np.zeros((vocabulary_size, contexts + 1, taus, 2))
-        """Of each token id, by the largest threshold that |D| exceeds: occurrences, and sum|D| in 2^-20 nats. Behind
-        the last context: all occurrences."""
+        sum max(|D+|, |D-|) in 2^-20 nats; level 0 is not used. Zero for a group of one."""
+        self.count_V = np.zeros(vocabulary_size, np.int64)
+        self.forms_VCL2 = np.zeros((vocabulary_size, contexts, taus + 1, 2))
+        """Of each token id, by the number of thresholds that |D| exceeds: occurrences, and sum|D| in 2^-20 nats; level
+        0 is not used."""
         self.relaxation_PB3 = np.zeros((len(plan.probe_sets), len(GRID) + 1, 3))
 
     def add(self, tokens: TokenColumns) -> None:
         # numba takes a second to import, and only this needs it.
         from calopd.core.tsd.token_pass import add_tokens
 
-        add_tokens(
-            tokens.ids,
-            np.stack((tokens.student, tokens.base, *tokens.probes)),
-            np.array(self.plan.taus, np.float32),
-            _table(self.plan.groups, 2),
-            _table(self.plan.probe_sets, len(self.plan.contexts)),
-            self.unions_GGK,
-            self.pairs_GL4,
-            self.forms_VCK2,
-            self.relaxation_PB3,
-        )
+        columns = (tokens.student, tokens.base, *tokens.probes)
+        taus = np.array(self.plan.taus, np.float32)
+        groups, probe_sets = _table(self.plan.groups, 2), _table(self.plan.probe_sets, len(self.plan.contexts))
+        for start in range(0, len(tokens.ids), AT_ONCE):
+            rows = slice(start, start + AT_ONCE)
+            add_tokens(
+                tokens.ids[rows],
+                np.stack([column[rows] for column in columns]),
+                taus,
+                groups,
+                probe_sets,
+                self.unions_GGK,
+                self.pairs_GL4,
+                self.count_V,
+                self.forms_VCL2,
+                self.relaxation_PB3,
+            )
         self.tokens += len(tokens.ids)
 
     def merge(self, other: "StudySums") -> None:
@@ -132,21 +141,17 @@ class StudySums:
 
     @property
     def significant_CK(self) -> np.ndarray:
-        return _and_above(self.forms_VCK2[:, :-1, :, 0].sum(0)).astype(np.int64)
-
-    @property
-    def count_V(self) -> np.ndarray:
-        return self.forms_VCK2[:, -1, 0, 0].astype(np.int64)
+        return _and_above(self.forms_VCL2[:, :, 1:, 0].sum(0)).astype(np.int64)
 
     @property
     def form_count_CVK(self) -> np.ndarray:
         """Occurrences of each token id, by the largest threshold that |D| exceeds."""
-        return self.forms_VCK2[:, :-1, :, 0].transpose(1, 0, 2).astype(np.int64)
+        return self.forms_VCL2[:, :, 1:, 0].transpose(1, 0, 2).astype(np.int64)
 
     @property
     def form_size_CVK(self) -> np.ndarray:
         """sum|D| over these, in 2^-20 nats."""
-        return self.forms_VCK2[:, :-1, :, 1].transpose(1, 0, 2)
+        return self.forms_VCL2[:, :, 1:, 1].transpose(1, 0, 2)
 
     @property
     def relaxation(self) -> dict[str, RelaxationSums]:
@@ -156,7 +161,7 @@ class StudySums:
         }
 
 
-ARRAYS = ("unions_GGK", "pairs_GL4", "forms_VCK2", "relaxation_PB3")
+ARRAYS = ("unions_GGK", "pairs_GL4", "count_V", "forms_VCL2", "relaxation_PB3")
 
 
 def _table(named: Mapping[str, tuple[int, ...]], width: int) -> np.ndarray:

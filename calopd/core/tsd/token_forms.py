@@ -69,14 +69,14 @@ def form_table(texts: Sequence[str], count_V: np.ndarray, counts_CVK: np.ndarray
     forms = sorted(set(names))
     place_of = {form: place for place, form in enumerate(forms)}
     owner = np.array([place_of[name] for name in names], np.intp)
-    count_F = np.zeros(len(forms), np.int64)
-    np.add.at(count_F, owner, count_V[present])
+    # Token ids in the order of their forms: the sums of a form are sums of neighbours.
+    order = np.argsort(owner, kind="stable")
+    first, chosen = np.searchsorted(owner[order], np.arange(len(forms))), present[order]
     merged = []
     for by_level in (counts_CVK, sizes_CVK):
-        out = np.zeros((len(forms), by_level.shape[0], by_level.shape[2]), by_level.dtype)
-        np.add.at(out, owner, by_level[:, present].transpose(1, 0, 2))
+        out = np.add.reduceat(by_level[:, chosen].transpose(1, 0, 2), first)
         merged.append(np.cumsum(out[..., ::-1], axis=-1)[..., ::-1])
-    return FormTable(forms, count_F, merged[0], merged[1])
+    return FormTable(forms, np.add.reduceat(count_V[chosen], first), merged[0], merged[1])
 
 
 def shared(lists: Mapping[str, Sequence[str]]) -> tuple[dict[str, dict[str, int]], int]:

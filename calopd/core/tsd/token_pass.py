@@ -1,7 +1,9 @@
 """The pass over the tokens of a study, compiled by numba: every value is read once, every sum is formed on the way.
 
-Tokens are handled in blocks, whose deviations stay in the cache of a core. All sums of one token id are adjacent. The
-compiled code is kept beside this file, so that only the first study pays for the compilation.
+Tokens are handled in blocks, whose deviations stay in the cache of a core. Sums by token id and by pair are formed for
+the tokens that move under some context, without branches: a context under which they do not move counts at level 0,
+which nobody reads. The sums of one token id under one context fill a cache line. The compiled code is kept beside this
+file, so that only the first study pays for the compilation.
 """
 
 from typing import Any
@@ -17,14 +19,15 @@ LAST_BIN = len(GRID)
 _ids, _numbers = types.Array(types.int32, 1, "C", readonly=True), types.Array(types.float32, 1, "C", readonly=True)
 SIGNATURE = types.void(
     _ids, types.float32[:, ::1], _numbers, types.int64[:, ::1], types.int64[:, ::1],
-    types.float64[:, :, ::1], types.float64[:, :, ::1], types.float64[:, :, :, ::1], types.float64[:, :, ::1],
+    types.float64[:, :, ::1], types.float64[:, :, ::1], types.int64[::1], types.float64[:, :, :, ::1],
+    types.float64[:, :, ::1],
 )  # fmt: skip
 
 
 @njit(SIGNATURE, nogil=True, cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def add_tokens(
     ids_T: Any, values_XT: Any, taus_K: Any, groups_G2: Any, sets_PC: Any,
-    union_GGL: Any, pair_GL4: Any, forms_VCK2: Any, bins_PB3: Any,
+    union_GGL: Any, pair_GL4: Any, count_V: Any, forms_VCL2: Any, bins_PB3: Any,
 ) -> None:  # fmt: skip
     """Add tokens to all sums. L is a level: the number of thresholds that a deviation exceeds, 0 to K.
 
@@ -38,6 +41,8 @@ def add_tokens(
     size, side, width = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
     critical = np.empty(BLOCK, np.float32)
     bits = critical.view(np.int32)
+    moving = np.empty(BLOCK, np.int64)
+    ids = ids_T.view(np.uint32)
     for start in range(0, len(ids_T), BLOCK):
         count = min(BLOCK, len(ids_T) - start)
         student, base = values_XT[0, start : start + count], values_XT[1, start : start + count]
@@ -50,30 +55,36 @@ def add_tokens(
                 tau = taus_K[k]
                 for t in range(count):
                     levels[t] += np.int32(1) if abs(own[t]) > tau else np.int32(0)
+        some = 0
         for t in range(count):
-            forms = forms_VCK2[ids_T[start + t]]
-            forms[contexts, 0, 0] += 1
-            for c in range(contexts):
-                if level[c, t]:
-                    own_2 = forms[c, level[c, t] - 1]
-                    own_2[0] += 1
-                    own_2[1] += np.rint(abs(deviation[c, t]) * RESOLUTION)
+            count_V[ids[start + t]] += 1
+            levels_or = level[0, t]
+            for c in range(1, contexts):
+                levels_or |= level[c, t]
+            moving[some] = t
+            some += 1 if levels_or else 0
+        for m in range(some):
+            t = np.uint64(moving[m])
+            forms_CL2 = forms_VCL2[ids[start + t]]
+            for c in range(np.uint64(contexts)):
+                own_2 = forms_CL2[c, np.uint32(level[c, t])]
+                own_2[0] += 1
+                own_2[1] += np.rint(abs(deviation[c, t]) * RESOLUTION)
         for g in range(groups):
-            first, second = groups_G2[g, 0], groups_G2[g, 1]
-            if second < 0:
+            first, second = np.uint64(groups_G2[g, 0]), np.uint64(groups_G2[g, 1])
+            if groups_G2[g, 1] < 0:
                 union[g, :count] = level[first, :count]
                 continue
             for t in range(count):
                 union[g, t] = max(level[first, t], level[second, t])
-            for t in range(count):
-                both = min(level[first, t], level[second, t])
-                if both:
-                    d, e = deviation[first, t], deviation[second, t]
-                    sums_4 = pair_GL4[g, both]
-                    sums_4[0] += 1
-                    sums_4[1] += 1 if (d > 0) == (e > 0) else 0
-                    sums_4[2] += np.rint(abs(d + e) * RESOLUTION)
-                    sums_4[3] += np.rint(max(abs(d), abs(e)) * RESOLUTION)
+            for m in range(some):
+                t = np.uint64(moving[m])
+                d, e = deviation[first, t], deviation[second, t]
+                sums_4 = pair_GL4[g, np.uint32(min(level[first, t], level[second, t]))]
+                sums_4[0] += 1
+                sums_4[1] += 1 if (d > 0) == (e > 0) else 0
+                sums_4[2] += np.rint(abs(d + e) * RESOLUTION)
+                sums_4[3] += np.rint(max(abs(d), abs(e)) * RESOLUTION)
         for i in range(groups):
             for j in range(i + 1):
                 for k in range(1, taus + 1):
