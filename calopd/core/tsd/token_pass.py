@@ -41,10 +41,11 @@ def add_tokens(
     size, side, width = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
     critical = np.empty(BLOCK, np.float32)
     bits = critical.view(np.int32)
-    moving = np.empty(BLOCK, np.int64)
-    ids = ids_T.view(np.uint32)
+    moving = np.empty(BLOCK, np.uint64)
+    unsigned_ids = ids_T.view(np.uint32)
     for start in range(0, len(ids_T), BLOCK):
         count = min(BLOCK, len(ids_T) - start)
+        ids = unsigned_ids[start : start + count]
         student, base = values_XT[0, start : start + count], values_XT[1, start : start + count]
         for c in range(contexts):
             probe, own, levels = values_XT[c + 2, start : start + count], deviation[c], level[c]
@@ -57,15 +58,14 @@ def add_tokens(
                     levels[t] += np.int32(1) if abs(own[t]) > tau else np.int32(0)
         some = 0
         for t in range(count):
-            count_V[ids[start + t]] += 1
+            count_V[ids[t]] += 1
             levels_or = level[0, t]
             for c in range(1, contexts):
                 levels_or |= level[c, t]
             moving[some] = t
             some += 1 if levels_or else 0
-        for m in range(some):
-            t = np.uint64(moving[m])
-            forms_CL2 = forms_VCL2[ids[start + t]]
+        for t in moving[:some]:
+            forms_CL2 = forms_VCL2[ids[t]]
             for c in range(np.uint64(contexts)):
                 own_2 = forms_CL2[c, np.uint32(level[c, t])]
                 own_2[0] += 1
@@ -77,8 +77,7 @@ def add_tokens(
                 continue
             for t in range(count):
                 union[g, t] = max(level[first, t], level[second, t])
-            for m in range(some):
-                t = np.uint64(moving[m])
+            for t in moving[:some]:
                 d, e = deviation[first, t], deviation[second, t]
                 sums_4 = pair_GL4[g, np.uint32(min(level[first, t], level[second, t]))]
                 sums_4[0] += 1
