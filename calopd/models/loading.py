@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from calopd.core.cpu_products import use_cpu_products
 from calopd.core.errors import ConfigError
 from calopd.models.model_files import weights_digest
 
@@ -30,6 +31,7 @@ def load_causal_lm(key: str, path: str, dtype: torch.dtype, device: torch.device
         raise ConfigError(f"{key} = {path!r}: cannot load a model ({str(error).splitlines()[0]})") from None
     if getattr(model.lm_head, "bias", None) is not None:
         raise ConfigError(f"{key} = {path!r}: an LM head with a bias is not supported")
+    use_cpu_products(model)
     return model
 
 

@@ -7,13 +7,14 @@ which a deviation of the teacher counts.
 import torch
 from torch import Tensor
 
+from calopd.core.cpu_products import add_product, product
 from calopd.core.head_tiles import TILE
 
 
 def project(hidden_TH: Tensor, weight_VH: Tensor, out_TV: Tensor) -> Tensor:
-    """float32 logits, in `out_TV`."""
+    """float32 logits, in `out_TV` or in memory of their own."""
     if hidden_TH.dtype == torch.float32:
-        return torch.mm(hidden_TH, weight_VH.T, out=out_TV)
+        return product(hidden_TH, weight_VH.T, out_TV)
     if hidden_TH.is_cuda:
         return torch.mm(hidden_TH, weight_VH.T, out_dtype=torch.float32, out=out_TV)
     for weight, out in zip(weight_VH.split(TILE), out_TV.split(TILE, 1), strict=True):
@@ -26,9 +27,9 @@ def add_gradients(
 ) -> None:
     """Add to the float32 gradients of hidden states and weight, from the float32 gradient of the logits."""
     if hidden_TH.dtype == torch.float32:
-        grad_hidden_TH.addmm_(gradient_TV, weight_VH)
+        add_product(grad_hidden_TH, gradient_TV, weight_VH)
         if grad_weight_VH is not None:
-            grad_weight_VH.addmm_(gradient_TV.T, hidden_TH)
+            add_product(grad_weight_VH, gradient_TV.T, hidden_TH)
         return
     gradient = gradient_TV.to(hidden_TH.dtype)
     grad_hidden_TH += _product(gradient, weight_VH)

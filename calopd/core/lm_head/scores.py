@@ -105,7 +105,7 @@ def _joined(parts: list[HeadScores], options: ScoreOptions) -> HeadScores:
 
 
 def _project(hidden_TH: Tensor, weight_VH: Tensor, buffer: Tensor) -> Tensor:
-    """float32 logits in `buffer`."""
+    """float32 logits, in `buffer` or in memory of their own."""
     return project(hidden_TH, weight_VH, buffer[: len(hidden_TH) * len(weight_VH)].view(len(hidden_TH), -1))
 
 
