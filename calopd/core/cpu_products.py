@@ -1,7 +1,7 @@
 """float32 products on a CPU, by oneDNN: it uses AVX-512 on every processor that has it.
 
-torch multiplies with MKL, which does so on Intel's processors only. On an AMD processor with AVX-512, oneDNN is 2.2 times
-as fast. Small products stay with MKL, which starts faster.
+torch multiplies with MKL, which does so on Intel's processors only. On an AMD processor with AVX-512, oneDNN is 2.2
+times as fast. Small products stay with MKL, which starts faster.
 """
 
 import platform
