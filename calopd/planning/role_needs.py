@@ -1,21 +1,16 @@
 """Memory that each process of a run needs on its GPUs, by the settings of the run."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from calopd.config import Config
 from calopd.core.activity import Role
 from calopd.planning.gpus import GIB
-from calopd.planning.inference_memory import (
-    VLLM_SEQUENCES,
-    EngineWork,
-    cached_tokens,
-    torch_teacher_memory,
-    vllm_memory,
-)
+from calopd.planning.inference_memory import cached_tokens, torch_teacher_memory, vllm_memory
 from calopd.planning.learner_memory import LearnerWork, learner_memory
 from calopd.planning.memory_terms import Memory, dtype_bytes
-from calopd.planning.model_shapes import QUANTISED_BITS, ModelShape, load_shape
+from calopd.planning.model_shapes import ModelShape, load_shape
 from calopd.planning.rollout_limits import rollout_work
+from calopd.planning.teacher_limits import teacher_shape, teacher_work
 from calopd.planning.workload import learner_tokens, longest_rollout, teacher_tokens
 
 
@@ -32,7 +27,7 @@ class Need:
 
 def role_need(config: Config, role: Role) -> Need | None:
     """The need of a role; None if its model or its engine is not known here."""
-    shape = load_shape(config.teacher.path if role == "teacher" else config.student.path)
+    shape = teacher_shape(config) if role == "teacher" else load_shape(config.student.path)
     if shape is None:
         return None
     needs = {"teacher": _teacher, "rollout": _rollout, "learner": _learner}
@@ -51,14 +46,7 @@ def _teacher(config: Config, shape: ModelShape) -> Need:
             entropy=config.method.method.forward_kl is not None,
         )
         return Need(memory=memory)
-    if teacher.quantization:
-        shape = replace(shape, weight_bits=QUANTISED_BITS.get(teacher.quantization, 8))
-    work = EngineWork(
-        gpus=teacher.tensor_parallel_size,
-        tokens=teacher.batch_tokens,
-        longest=teacher.max_tokens,
-        logits_rows=VLLM_SEQUENCES,
-    )
+    work = teacher_work(config)
     return Need(
         memory=vllm_memory(shape, work, compute), share=teacher.gpu_memory_utilization, communicates=work.gpus > 1
     )

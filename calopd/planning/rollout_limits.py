@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 from calopd.config import Config
 from calopd.config.sections import RolloutSection
-from calopd.planning.gpus import CONTEXT_GIB, GIB, GPUS
-from calopd.planning.inference_memory import EngineWork, cached_tokens, forward_activations, token_bytes
+from calopd.planning.gpus import GIB, GPUS
+from calopd.planning.inference_memory import EngineWork, cached_tokens, forward_activations
 from calopd.planning.lengths import length_at
 from calopd.planning.memory_terms import dtype_bytes
 from calopd.planning.model_shapes import load_shape
+from calopd.planning.shared_cache import shared_cache_gib
 from calopd.planning.workload import longest_rollout
 
 PROMPT_TOKENS = 200
@@ -65,22 +66,12 @@ def rollout_work(config: Config) -> EngineWork:
 
 def limited_rollout(config: Config) -> RolloutSection:
     """The section [rollout] with its limits filled in."""
-    limits = rollout_limits(config)
+    rollout, limits = config.rollout, rollout_limits(config)
+    shape, share = load_shape(config.student.path), rollout.gpu_memory_utilization
+    size = shared_cache_gib(config, "rollout", shape, rollout_work(config), dtype=rollout.dtype, share=share)
     update = {
         "max_in_flight": limits.max_in_flight,
         "max_num_batched_tokens": limits.max_num_batched_tokens,
-        "kv_cache_gib": config.rollout.kv_cache_gib or _shared_cache_gib(config),
+        "kv_cache_gib": rollout.kv_cache_gib or size,
     }
-    return config.rollout.model_copy(update=update)
-
-
-def _shared_cache_gib(config: Config) -> float:
-    """The KV cache on a GPU that another role uses too; 0 if none does, or if GPU or model are not known."""
-    rollout, placement = config.rollout, config.placement
-    others = {*placement.of("teacher"), *placement.of("learner")}
-    shape, gpu = load_shape(config.student.path), GPUS.get(config.resources.gpu.lower())
-    if shape is None or gpu is None or not others & {*placement.of("rollout")}:
-        return 0.0
-    work = rollout_work(config)
-    compute, share = dtype_bytes(rollout.dtype), (rollout.gpu_memory_utilization * gpu.memory_gib - CONTEXT_GIB) * GIB
-    return cached_tokens(shape, work, compute, share) * token_bytes(shape, work, compute) / GIB
+    return rollout.model_copy(update=update)

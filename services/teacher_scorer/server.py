@@ -19,6 +19,7 @@ from calopd.local.stalled_process import exit_when_stalled
 from calopd.models.devices import set_threads
 from calopd.models.tokenizers import canary_ids, load_tokenizer, vocabulary
 from calopd.planning.emulation import Emulation
+from calopd.planning.teacher_limits import limited_teacher
 from calopd.tracking.trace import start_trace
 from calopd.transport import auth
 from calopd.transport.v1 import teacher_scorer_pb2
@@ -48,7 +49,7 @@ def message_options(limits: Limits) -> list[tuple[str, int]]:
 
 async def serve(config: Config) -> None:
     """Serve until SIGTERM or SIGINT; accepted requests are answered before the server stops."""
-    teacher = config.teacher
+    teacher = limited_teacher(config)
     set_threads(teacher.threads)
     tokenizer = load_tokenizer(teacher.path)
     engine = build_engine(teacher, Emulation.of(config), deterministic=config.run.deterministic)

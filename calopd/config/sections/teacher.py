@@ -47,6 +47,9 @@ class TeacherSection(Section):
     are: models that are stored quantised (AWQ, GPTQ, FP8) need no setting. vLLM engine only."""
     gpu_memory_utilization: float = Field(default=0.85, gt=0, le=1)
     """Share of a GPU's memory that vLLM may use. Lower it if another process uses the same GPU."""
+    kv_cache_gib: float = Field(default=0.0, ge=0)
+    """Size of vLLM's KV cache on each GPU, in GiB; 0 = what `gpu_memory_utilization` leaves. On a GPU that another role
+    uses too, 0 = what remains of that share by arithmetic."""
     cpu_kv_cache_gib: int = Field(default=1, ge=1)
     """Size of vLLM's KV cache when it runs on a CPU, in GiB."""
     max_tokens: int = Field(default=32_768, ge=2)

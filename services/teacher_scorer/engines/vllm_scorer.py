@@ -31,6 +31,7 @@ class VllmScorer:
         tensor_parallel_size: int,
         expert_parallel: bool,
         gpu_memory_utilization: float,
+        kv_cache_gib: float = 0.0,
         quantization: str = "",
     ) -> None:
         import vllm
@@ -48,6 +49,8 @@ class VllmScorer:
         self.dtype = choose_dtype(dtype, device)
         if device.type == "cuda":
             settings = {"gpu_memory_utilization": gpu_memory_utilization}
+            if kv_cache_gib:
+                settings |= {"kv_cache_memory_bytes": int(kv_cache_gib * 2**30)}
             # Stock logits, which the canary compares with.
             settings |= {} if quantization else float32_logits(config)
         try:
@@ -89,6 +92,7 @@ class VllmScorer:
             tensor_parallel_size=teacher.tensor_parallel_size,
             expert_parallel=teacher.expert_parallel,
             gpu_memory_utilization=teacher.gpu_memory_utilization,
+            kv_cache_gib=teacher.kv_cache_gib,
             quantization=teacher.quantization,
         )
 
