@@ -93,22 +93,29 @@ def measure_heads() -> Iterator[dict[str, Any]]:
         for name, (vocabulary, hidden, counts) in HEADS.items():
             found = {}
             for tokens in counts:
-                spent: dict[str, list[dict[str, float]]] = {"full": [], "ours": []}
-                for repeat in range(REPEATS + 1):
-                    for way in spent:
-                        said = ask({"way": way, "vocabulary": vocabulary, "hidden": hidden, "tokens": tokens})
-                        if repeat:  # the first repetition is the warm-up
-                            spent[way].append(said)
-                full, ours = spent["full"], spent["ours"]
+                full, ours = _in_turns(ask, ("full", "ours"), vocabulary, hidden, tokens)
                 found[str(tokens)] = {"cpu": ratio(full, ours), "wall": ratio(full, ours, "wall")}
-                found[str(tokens)]["peak_mib"] = round(max(said["peak_mib"] for said in spent["ours"]))
-                found[str(tokens)]["peak_mib_full"] = round(max(said["peak_mib"] for said in spent["full"]))
+                found[str(tokens)]["peak_mib"] = round(max(said["peak_mib"] for said in ours))
+                found[str(tokens)]["peak_mib_full"] = round(max(said["peak_mib"] for said in full))
                 print(name, tokens, found[str(tokens)], flush=True)
             yield {f"vs_full_{name}": min(one["cpu"] for one in found.values()), f"vs_full_{name}_by_tokens": found}
+            if name == "49k":
+                theirs, ours = _in_turns(ask, ("their product", "our product"), vocabulary, hidden, max(counts))
+                yield {"product_vs_torch": ratio(theirs, ours)}
         for key, tokens in PEAKS.items():
             vocabulary, hidden, _ = HEADS["152k"]
             said = ask({"way": "ours", "vocabulary": vocabulary, "hidden": hidden, "tokens": tokens, "fresh": True})
             yield {key: round(said["peak_mib"])}
+
+
+def _in_turns(
+    ask: Any, ways: tuple[str, str], vocabulary: int, hidden: int, tokens: int
+) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
+    """What each of two ways took; the first repetition is the warm-up."""
+    question = {"vocabulary": vocabulary, "hidden": hidden, "tokens": tokens}
+    rounds = [[ask({"way": way, **question}) for way in ways] for _ in range(REPEATS + 1)]
+    first, second = zip(*rounds[1:], strict=True)
+    return [*first], [*second]
 
 
 def install_trl() -> None:

@@ -25,6 +25,7 @@ Work = Callable[[Any], Callable[[], object]]
 def head() -> Work:
     import torch
 
+    from calopd.core.cpu_products import product
     from calopd.core.lm_head import policy_gradient, policy_objective
 
     sides: dict[tuple[int, ...], Callable[[str], object]] = {}
@@ -38,6 +39,10 @@ def head() -> Work:
         optimizer = torch.optim.AdamW([weight], lr=1e-6, fused=True)
 
         def run(way: str) -> None:
+            if way.endswith("product"):
+                with torch.no_grad():
+                    product(hidden, weight.T) if way == "our product" else hidden @ weight.T
+                return
             if way == "full":
                 logprobs = (hidden @ weight.T).log_softmax(-1).gather(1, targets[:, None]).squeeze(1)
                 loss = (-(teacher - logprobs.detach()) * logprobs).sum()
