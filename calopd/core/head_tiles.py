@@ -7,7 +7,7 @@ TILE = 16_384
 _CPU_BUFFER = 160 * 2**20
 """Bytes of logits that the learner's head holds at once on a CPU: rows are cut to fit, down to `_MIN_ROWS`."""
 _MIN_ROWS = 64
-_CPU_TILE = 2**21
+_CPU_TILE = 2**20
 """Logits in one of its blocks: few enough for the caches, and so many that the products are fast."""
 
 
