@@ -60,13 +60,16 @@ FIGURES = (
     Benchmark(
         "teacher",
         "The teacher",
-        "three contexts of each response, against ways to score that people use. CPU seconds; `_wall` is wall time.",
+        "three contexts of each response, against ways to score that people use. CPU seconds; `_wall` is wall time. "
+        "vLLM multiplies with oneDNN on a CPU, as our torch engine does; transformers with MKL.",
         tuple(
             (f"{model}.{key}", f"{words}, {where}")
             for model, where in (("smollm2", "SmolLM2-135M"), ("qwen3_vocab", "two layers with Qwen3's vocabulary"))
             for key, words in (
                 ("vs_vllm_16", "against vLLM with `prompt_logprobs=16`"),
                 ("vs_vllm_16_wall", "the same, wall time"),
+                ("vs_vllm_16_of_our_vllm_engine", "our vLLM engine (`teacher.engine`) against the same"),
+                ("vs_vllm_16_of_our_vllm_engine_wall", "the same, wall time"),
                 ("vs_naive", "against transformers, one sequence at a time with full logits"),
             )
         ),
