@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,11 +35,22 @@ QUEUE_SECONDS = 4.0
 PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent() -> None:
-    """Ask the kernel to terminate this process when its parent ends, even if the parent is killed."""
+def die_with_parent(parent: int | None = None) -> None:
+    """Ask the kernel to terminate this process when its parent ends, even if the parent is killed.
+
+    The kernel says nothing of a parent that has ended before. A new process names its `parent`, and ends if it has
+    another one by now.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     if hasattr(libc, "prctl"):
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if parent is not None and os.getppid() != parent:
+            os._exit(RESTART_EXIT)
+
+
+def ends_with_this_process() -> Callable[[], None]:
+    """The `preexec_fn` of a child process that ends when this one does."""
+    return partial(die_with_parent, os.getpid())
 
 
 def die_with_launcher() -> None:

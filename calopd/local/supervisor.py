@@ -13,7 +13,7 @@ import psutil
 
 from calopd.core.environment import DIE_WITH_PARENT, ERROR_FILE, PROGRESS_FILE
 from calopd.core.errors import CalopdError
-from calopd.local.entry_point import CONFIG_ERROR_EXIT, RESTART_EXIT, TEMPORARY_EXIT, die_with_parent
+from calopd.local.entry_point import CONFIG_ERROR_EXIT, RESTART_EXIT, TEMPORARY_EXIT, ends_with_this_process
 
 MAX_RESTARTS = 5
 RESTART_WINDOW_SECONDS = 120.0
@@ -90,7 +90,7 @@ class Process:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **self.environment, **launcher},
                 start_new_session=True,
-                preexec_fn=die_with_parent,
+                preexec_fn=ends_with_this_process(),
             )
 
     @property

@@ -19,7 +19,7 @@ from types import FrameType
 
 from calopd.core.environment import RANK_STORE
 from calopd.core.one_line_parser import OneLineParser
-from calopd.local.entry_point import die_with_launcher, die_with_parent, guarded
+from calopd.local.entry_point import die_with_launcher, ends_with_this_process, guarded
 from services.learner.rank_exits import CONSEQUENCES, exit_code
 
 POLL_SECONDS = 0.05
@@ -72,7 +72,9 @@ class LocalRanks:
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # the ranks share the cores
         for rank in range(count):
             environment = {**numbers(rank, count), RANK_STORE.name: str(self._folder / "store")}
-            self._running[rank] = subprocess.Popen(command, env=os.environ | environment, preexec_fn=die_with_parent)
+            self._running[rank] = subprocess.Popen(
+                command, env=os.environ | environment, preexec_fn=ends_with_this_process()
+            )
 
     def wait(self) -> int:
         """Wait for the end of all ranks. After a failure the others are stopped. Return the exit code to pass on."""

@@ -24,7 +24,7 @@ from calopd.config import Config, load_config
 from calopd.core.environment import TOKEN
 from calopd.core.errors import ConfigError
 from calopd.local import embedded_redis
-from calopd.local.entry_point import die_with_parent
+from calopd.local.entry_point import ends_with_this_process
 from calopd.local.supervisor import Process, Supervisor
 from calopd.rundir.files import read_lines
 from calopd.rundir.run_id import read_run_id
@@ -95,7 +95,7 @@ class Stage:
                 env=self.environment,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                preexec_fn=die_with_parent,
+                preexec_fn=ends_with_this_process(),
             )
         self.resumes += begun
 

@@ -16,7 +16,7 @@ import redis
 
 from calopd.config import Config, load_config
 from calopd.local import embedded_redis
-from calopd.local.entry_point import die_with_parent
+from calopd.local.entry_point import ends_with_this_process
 from calopd.rundir.files import read_lines, write_json
 from tests.conftest import Server
 from tests.ports import free_port
@@ -69,7 +69,12 @@ def soak(folder: Path, steps: int) -> list[Growth]:
     with server.running(), (folder / "launcher.log").open("wb") as log:
         environment = {**os.environ, "CALOPD__QUEUE__URL": server.url}
         process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT, preexec_fn=die_with_parent
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            preexec_fn=ends_with_this_process(),
         )
         launcher, client = psutil.Process(process.pid), redis.Redis.from_url(server.url)
         for step in progress(process, config, steps):
