@@ -100,7 +100,7 @@ def measure_heads() -> Iterator[dict[str, Any]]:
                 print(name, tokens, found[str(tokens)], flush=True)
             yield {f"vs_full_{name}": min(one["cpu"] for one in found.values()), f"vs_full_{name}_by_tokens": found}
             if name == "49k":
-                theirs, ours = _in_turns(ask, ("their product", "our product"), vocabulary, hidden, max(counts))
+                theirs, ours = _in_turns(ask, ("their product", "our product"), vocabulary, hidden, min(counts))
                 yield {"product_vs_torch": ratio(theirs, ours)}
         for key, tokens in PEAKS.items():
             vocabulary, hidden, _ = HEADS["152k"]

@@ -2,11 +2,12 @@
 
 import copy
 
+import psutil
 import pytest
 import torch
 from torch import nn
 
-from calopd.core.cpu_products import AVAILABLE, LEAST, add_product, product, use_cpu_products
+from calopd.core.cpu_products import AVAILABLE, add_outer_product, product, use_cpu_products
 
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason="this processor or build of torch has no oneDNN")
 
@@ -16,23 +17,38 @@ def strided(rows: int, columns: int, *, transposed: bool) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)])
-@pytest.mark.parametrize("shape", [(300, 128, 300), (3, 5, 7), (1, 2_048, 1_100), (600, 1, 3_500)])
-def test_a_product_is_that_of_float64(shape, transposed):
+@pytest.mark.parametrize("tokens", [1, 63, 64, 256, 700, 1_731])
+@pytest.mark.parametrize("weight", [(128, 300), (5, 7), (1, 20_000)])
+def test_products_are_those_of_float64(tokens, weight, transposed):
     torch.manual_seed(0)
-    m, k, n = shape
-    a, b = strided(m, k, transposed=transposed[0]), strided(k, n, transposed=transposed[1])
+    k, n = weight
+    a, b = strided(tokens, k, transposed=transposed[0]), strided(k, n, transposed=transposed[1])
     exact = a.double() @ b.double()
     torch.testing.assert_close(product(a, b).double(), exact, rtol=1e-5, atol=1e-4)
-    total = torch.ones(m, n)
-    add_product(total, a, b)
-    torch.testing.assert_close(total.double(), exact + 1, rtol=1e-5, atol=1e-4)
+    given = torch.empty(tokens, n)
+    torch.testing.assert_close(product(a, b, given).double(), exact, rtol=1e-5, atol=1e-4)
+    c, total = strided(tokens, n, transposed=transposed[1]), torch.ones(k, n)
+    add_outer_product(total, a, c)
+    torch.testing.assert_close(total.double(), a.double().T @ c.double() + 1, rtol=1e-5, atol=1e-3)
 
 
 def test_bad_values_are_not_hidden():
     a, b = torch.randn(300, 128), torch.randn(128, 300)
     a[7, 3] = torch.nan
-    assert a.numel() * b.shape[1] >= LEAST
-    assert product(a, b)[7].isnan().all()
+    out = product(a, b)
+    assert out[7].isnan().all()
+    assert out.isnan().sum() == 300
+
+
+def test_memory_does_not_grow_with_the_number_of_lengths():
+    """oneDNN keeps what it compiles for a shape: about half a megabyte, for each of a thousand shapes."""
+    process, b = psutil.Process(), torch.randn(64, 256)
+    for tokens in (512, 256, 128, 64):
+        product(torch.ones(tokens, 64), b)
+    before = process.memory_info().rss
+    for tokens in range(100, 900):
+        product(torch.ones(tokens, 64), b)
+    assert process.memory_info().rss - before < 64 * 2**20
 
 
 @pytest.mark.parametrize("tokens", [640, 3])

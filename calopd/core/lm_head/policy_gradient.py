@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calopd.core.cpu_products import add_product
+from calopd.core.cpu_products import add_outer_product, product
 from calopd.core.head_tiles import objective_shape
 from calopd.core.lm_head.products import add_gradients, project
 from calopd.core.lm_head.scores import SAFE_LOG, HeadScores, RunningSoftmax, RunningTopK
@@ -176,7 +176,7 @@ class _OneShift(_Head):
             if shifted:
                 logits -= self._shift
             total += torch.exp(logits, out=block).sum(1, keepdim=True)
-            add_product(self._pulled, block, weight)
+            self._pulled += product(block, weight)
         return total
 
     def _maxima(self, hidden_TH: Tensor) -> Tensor:
@@ -198,7 +198,7 @@ class _OneShift(_Head):
         scaled = hidden_TH * scale
         if grad_weight_VH is not None:
             for first, block, weight in self._blocks(len(hidden_TH)):
-                add_product(grad_weight_VH[first : first + len(weight)], block.T, scaled)
+                add_outer_product(grad_weight_VH[first : first + len(weight)], block, scaled)
         for places, values in extra:
             for ids_T, value_T in zip(places.ids_TK.T, values.T, strict=True):
                 grad_hidden_TH.addcmul_(value_T[:, None], self._weight[ids_T])

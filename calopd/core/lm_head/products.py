@@ -7,7 +7,7 @@ which a deviation of the teacher counts.
 import torch
 from torch import Tensor
 
-from calopd.core.cpu_products import add_product, product
+from calopd.core.cpu_products import add_outer_product, product
 from calopd.core.head_tiles import TILE
 
 
@@ -27,9 +27,9 @@ def add_gradients(
 ) -> None:
     """Add to the float32 gradients of hidden states and weight, from the float32 gradient of the logits."""
     if hidden_TH.dtype == torch.float32:
-        add_product(grad_hidden_TH, gradient_TV, weight_VH)
+        grad_hidden_TH += product(gradient_TV, weight_VH)
         if grad_weight_VH is not None:
-            add_product(grad_weight_VH, gradient_TV.T, hidden_TH)
+            add_outer_product(grad_weight_VH, gradient_TV, hidden_TH)
         return
     gradient = gradient_TV.to(hidden_TH.dtype)
     grad_hidden_TH += _product(gradient, weight_VH)
