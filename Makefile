@@ -160,9 +160,10 @@ up-cpu: .env ## start the demo in containers, without GPUs
 	@$(call start,$(ON_CPU))
 
 # Another stack than the one of .env replaces it: the size of the tmpfs for policies cannot change in place.
+# Containers that plain `docker compose` commands would start otherwise are replaced by them: the versions of the build stay out.
 start = grep -qx "COMPOSE_FILE=$(1)" .env || test -z "$$($(COMPOSE) ps -a -q)" || $(MAKE) -s down; \
   umask 077; { grep -v '^COMPOSE_FILE=' .env; echo "COMPOSE_FILE=$(1)"; } > .env.new && mv .env.new .env; \
-  $(COMPOSE) up -d --no-build --remove-orphans \
+  REVISION= CALOPD_VERSION= $(COMPOSE) up -d --no-build --remove-orphans \
   && echo "Grafana: http://127.0.0.1:$(call setting,GRAFANA_PORT,3000) (admin, GRAFANA_PASSWORD of .env); logs: $(COMPOSE) logs -f learner"
 
 down: .env ## stop the containers; the volumes keep runs, models and metrics

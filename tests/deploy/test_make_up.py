@@ -14,6 +14,7 @@ from tests.deploy import check
 FAKE = """#!/bin/sh
 printf '%s\n' "$*" >> "$CALLS"
 case "$*" in
+  *"compose up"*) echo "$REVISION$CALOPD_VERSION" > "$CALLS.versions" ;;
   *"ps -a -q"*) cat "$CALLS.containers" 2>/dev/null ;;
   *deploy.docker.compose*) echo "# roles of ${@##* }" ;;
   volume*ls*) echo calopd_policies ;;
@@ -81,6 +82,7 @@ def test_plain_commands_act_on_the_stack_that_was_started(project: Project) -> N
     shutil.copy(check.ROOT / "docker-compose.override.yml", project.root)
     started = [line for line in project.called() if " up " in f" {line} "]
     assert started == ["compose up -d --no-build --remove-orphans"] * 2
+    assert project.calls.with_suffix(".versions").read_text() == "\n", "older versions would replace the containers"
     project.edit("COMPOSE_FILE", "docker-compose.yml:docker-compose.override.yml")
     assert {"models", "teacher-1", "rollout-3", "learner"} < project.services()
 
