@@ -160,7 +160,7 @@ up-cpu: .env ## start the demo in containers, without GPUs
 	@$(call start,$(ON_CPU))
 
 # Another stack than the one of .env replaces it: the size of the tmpfs for policies cannot change in place.
-# Containers that plain `docker compose` commands would start otherwise are replaced by them: the versions of the build stay out.
+# The versions of the build are left out: with them, older versions of compose replace the containers at the next plain `up`.
 start = grep -qx "COMPOSE_FILE=$(1)" .env || test -z "$$($(COMPOSE) ps -a -q)" || $(MAKE) -s down; \
   umask 077; { grep -v '^COMPOSE_FILE=' .env; echo "COMPOSE_FILE=$(1)"; } > .env.new && mv .env.new .env; \
   REVISION= CALOPD_VERSION= $(COMPOSE) up -d --no-build --remove-orphans \
