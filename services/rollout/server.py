@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 REFUSED_SECONDS = 5.0
 """Time between two checks of teachers that are all refused."""
 WAITING_LINE_SECONDS = 30.0
+LONGEST_STOP_SECONDS = 25.0
+"""Time that worker and open requests have to end after SIGTERM, below the 30 s that containers have."""
 """Time between two lines in the log while no teacher answers."""
 
 
@@ -147,7 +149,9 @@ async def run_until_stopped(work: Coroutine[Any, Any, None], server: uvicorn.Ser
     server.should_exit = True
     working.cancel()
     # A worker that has failed does not wait for requests that its engine may never answer.
-    await asyncio.wait((working, serving) if stop.is_set() else (working,))
+    _, hanging = await asyncio.wait((working, serving) if stop.is_set() else (working,), timeout=LONGEST_STOP_SECONDS)
+    if hanging:
+        log.error("the worker or an open request does not end within %g s: it is left", LONGEST_STOP_SECONDS)
     loop.remove_signal_handler(signal.SIGTERM)
     if stop.is_set():
         signal.raise_signal(signal.SIGTERM)

@@ -102,7 +102,9 @@ class Worker:
                     self._room.clear()
                     # With a timeout, because a failed engine completes nothing.
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._room.wait(), 1.0)
+                        # Not wait_for: up to Python 3.11 it may swallow a cancellation.
+                        async with asyncio.timeout(1.0):
+                            await self._room.wait()
                     continue
                 self._start(await self._claim(self.queue.claim, self.name, free, 0.5))
                 free = self.max_in_flight - len(self._active)
@@ -118,7 +120,8 @@ class Worker:
         except asyncio.CancelledError:
             if not self.sampler.failed and self.sampler.heartbeat.stalled is None:
                 with contextlib.suppress(TimeoutError):  # then the claims expire
-                    await asyncio.wait_for(self._give_all_back(), STOP_SECONDS)
+                    async with asyncio.timeout(STOP_SECONDS):
+                        await self._give_all_back()
             raise
         finally:
             self._ending = True

@@ -56,7 +56,8 @@ class Canary:
         while True:
             try:
                 try:
-                    await asyncio.wait_for(self.check(scheduler), limit)
+                    async with asyncio.timeout(limit):
+                        await self.check(scheduler)
                 except TimeoutError:
                     raise UnhealthyTeacher(f"the canary was not scored within {limit:g} s") from None
                 prometheus.canary_healthy.set(1)

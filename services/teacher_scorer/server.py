@@ -110,7 +110,8 @@ async def serve(config: Config) -> None:
     watch.cancel()
     await probes.enter_graceful_shutdown()
     try:
-        await asyncio.wait_for(servicer.drain(), teacher.drain_seconds)
+        async with asyncio.timeout(teacher.drain_seconds):
+            await servicer.drain()
     except TimeoutError:
         log.error("not all accepted requests were answered within teacher.drain_seconds = %g", teacher.drain_seconds)
     await server.stop(GRACE_SECONDS)
