@@ -111,7 +111,7 @@ def measure_heads() -> Iterator[dict[str, Any]]:
 def _in_turns(
     ask: Any, ways: tuple[str, str], vocabulary: int, hidden: int, tokens: int
 ) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
-    """What each of two ways took; the first repetition is the warm-up."""
+    """Seconds and memory of two ways, without the first repetition, which is the warm-up."""
     question = {"vocabulary": vocabulary, "hidden": hidden, "tokens": tokens}
     rounds = [[ask({"way": way, **question}) for way in ways] for _ in range(REPEATS + 1)]
     first, second = zip(*rounds[1:], strict=True)

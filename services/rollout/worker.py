@@ -94,16 +94,13 @@ class Worker:
             loop = asyncio.get_running_loop()
             look_for_abandoned = loop.time() + self.lease_seconds
             while not self.sampler.failed:
-                for helper in helpers:
-                    if helper.done():
-                        helper.result()
+                for helper in filter(asyncio.Task.done, helpers):
+                    helper.result()
                 free = self._free()
                 if free <= 0:
                     self._room.clear()
-                    # With a timeout, because a failed engine completes nothing.
-                    with contextlib.suppress(TimeoutError):
-                        # Not wait_for: up to Python 3.11 it may swallow a cancellation.
-                        async with asyncio.timeout(1.0):
+                    with contextlib.suppress(TimeoutError):  # a failed engine completes nothing
+                        async with asyncio.timeout(1.0):  # wait_for of Python 3.11 may swallow a cancellation
                             await self._room.wait()
                     continue
                 self._start(await self._claim(self.queue.claim, self.name, free, 0.5))
@@ -156,8 +153,8 @@ class Worker:
     @property
     def _refuses_work(self) -> bool:
         """Whether new tickets are better off with another worker."""
-        hangs = self.sampler.heartbeat.stalled is not None
-        return hangs or self.policy.unreadable is not None or self.turns.waiting_alone > 0
+        stalled, unreadable = self.sampler.heartbeat.stalled, self.policy.unreadable
+        return stalled is not None or unreadable is not None or self.turns.waiting_alone > 0
 
     async def _take_over(self, count: int, *, evaluations: bool) -> None:
         claims = await self._claim(
