@@ -8,16 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-import vllm
 
 from calopd.config import load_config
 from calopd.core.errors import EngineFailed
 from calopd.core.types import Sampling
 from calopd.planning.rollout_limits import limited_rollout
-from services.rollout.engines import vllm_sampler
 from services.rollout.engines.sampling_engine import Finished, SampleRequest
-from services.rollout.engines.vllm_sampler import _expected_warnings_hidden, reset_prefix_cache
+from services.rollout.engines.vllm_sampler import VllmSampler, _expected_warnings_hidden, reset_prefix_cache
 from services.rollout.sampler import SamplingLoop, WrongPolicy
 from tests.services.processes import ROOT
 
@@ -106,27 +103,14 @@ def test_nothing_is_sampled_after_a_failed_update_until_one_succeeds(tmp_path):
         loop.stop()
 
 
-class Started(Exception):
-    """vLLM would start here."""
-
-
 @pytest.fixture
-def engine_settings(monkeypatch):
+def engine_settings(vllm_settings):
     """The settings that vLLM gets for a model and a section [rollout] on a GPU."""
-    given: dict[str, Any] = {}
-
-    def start(arguments):
-        given.update(vars(arguments))
-        raise Started
-
-    monkeypatch.setattr(vllm.LLMEngine, "from_engine_args", start)
-    monkeypatch.setattr(vllm_sampler, "set_vllm_environment", lambda *_: None)
-    monkeypatch.setattr(vllm_sampler, "choose_device", lambda _: torch.device("cuda"))
 
     def of(path, rollout) -> dict[str, Any]:
-        with pytest.raises(Started):
-            vllm_sampler.VllmSampler.configured(str(path), rollout, stop_ids=[2], max_model_len=300, seed=0)
-        return given
+        return vllm_settings(
+            lambda: VllmSampler.configured(str(path), rollout, stop_ids=[2], max_model_len=300, seed=0)
+        )
 
     return of
 

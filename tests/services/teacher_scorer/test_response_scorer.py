@@ -11,12 +11,10 @@ import vllm
 from vllm import SamplingParams
 from vllm.v1.worker.gpu.sample.prompt_logprob import PromptLogprobsWorker
 
-from calopd.config.sections import TeacherSection
 from calopd.core.errors import ConfigError
 from calopd.core.lm_head import score_targets
 from calopd.core.types import ScoreOptions
 from calopd.models.vllm_interface import BATCH_V2, TOUCHED, Touched, require
-from services.teacher_scorer.engines import vllm_scorer
 from services.teacher_scorer.engines.response_scorer import (
     ResponseScorer,
     RowScorer,
@@ -165,29 +163,3 @@ def test_a_renamed_attribute_would_be_found():
     assert names_of_class(owner) == {"b", "c", "d", "__init__"}
     with pytest.raises(ConfigError, match="has no e"):
         require(SimpleNamespace(b=1), Touched("a.py", "A", ("b", "e")))
-
-
-class Started(Exception):
-    """vLLM would start here."""
-
-
-@pytest.mark.parametrize("quantization", ["", "fp8"])
-def test_the_settings_of_a_split_teacher_reach_vllm(tiny, monkeypatch, quantization):
-    given = {}
-
-    def start(arguments):
-        given.update(vars(arguments))
-        raise Started
-
-    monkeypatch.setattr(vllm.LLMEngine, "from_engine_args", start)
-    monkeypatch.setattr(vllm_scorer, "set_vllm_environment", lambda *_: None)
-    section = TeacherSection(
-        path=str(tiny.teacher), engine="vllm", tensor_parallel_size=4, expert_parallel=True, quantization=quantization,
-        batch_tokens=4_096, max_tokens=300,
-    )  # fmt: skip
-    with pytest.raises(Started):
-        vllm_scorer.VllmScorer.configured(section)
-    assert (given["tensor_parallel_size"], given["enable_expert_parallel"]) == (4, True)
-    assert given["quantization"] == (quantization or None)
-    assert (given["max_num_batched_tokens"], given["max_model_len"]) == (4_096, 300)
-    assert given["worker_extension_cls"].endswith("response_scorer.ResponseScorer")
