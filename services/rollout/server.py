@@ -43,9 +43,9 @@ log = logging.getLogger(__name__)
 REFUSED_SECONDS = 5.0
 """Time between two checks of teachers that are all refused."""
 WAITING_LINE_SECONDS = 30.0
+"""Time between two lines in the log while no teacher answers."""
 LONGEST_STOP_SECONDS = 25.0
 """Time that worker and open requests have to end after SIGTERM, below the 30 s that containers have."""
-"""Time between two lines in the log while no teacher answers."""
 
 
 async def wait_for_teacher(teacher: TeacherClient, student_vocabulary: list[str]) -> None:
