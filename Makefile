@@ -122,7 +122,7 @@ bench-policies: $(READY) ## benchmark publishing and loading a policy of 135M pa
 bench-answers: $(READY) ## compare the answer checker with math-verify alone; writes docs/answers.md
 	$(BIN)/python -m benchmarks.answers
 
-bench-memory: $(READY) ## count the peak memory of every role of every recipe with fake tensors, beside the formula (15 min)
+bench-memory: $(READY) ## count the peak memory of every role of every recipe with fake tensors, beside the formula (1 min)
 	$(BIN)/python -m benchmarks.memory
 
 bench-teacher: $(READY) ## compare the teacher with transformers, vLLM and a lower bound; measure memory, contexts, transport (25 min)

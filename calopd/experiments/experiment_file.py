@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from calopd.config.explain import sentence
-from calopd.config.extends import merge, read_layers
+from calopd.config.extends import merge, read_files
 from calopd.config.nearest import nearest
 from calopd.config.sections.base import Seed
 from calopd.config.sections.sampling import GreedySamplingKeys
@@ -165,11 +165,18 @@ class Experiment(Part):
 def load_experiment(file: Path) -> Experiment:
     """Read the file and the files that it extends; recipes become paths relative to the working directory."""
     values: dict[str, Any] = {}
-    for layer in read_layers(file):
-        values = merge(values, layer)
+    for source, layer in read_files(file):
+        values = merge(values, _with_paths_from(source.parent, layer))
     try:
-        experiment = Experiment.model_validate(values)
+        return Experiment.model_validate(values)
     except ValidationError as error:
         raise ConfigError(f"{file}: " + "; ".join(map(sentence, error.errors()))) from None
-    recipes = {name: file.parent / path for name, path in experiment.recipes.items()}
-    return experiment.model_copy(update={"recipes": recipes})
+
+
+def _with_paths_from(folder: Path, layer: dict[str, Any]) -> dict[str, Any]:
+    """The values of one file; its recipes are relative to its folder."""
+    recipes = layer.get("recipes")
+    if not isinstance(recipes, dict):
+        return layer
+    found = {name: str(folder / path) if isinstance(path, str) else path for name, path in recipes.items()}
+    return layer | {"recipes": found}

@@ -15,7 +15,7 @@ from calopd.experiments.planned_runs import ExperimentPlan, plan_experiment
 from docs.generators.reproduce import CONTENT
 from tests.services.processes import ROOT
 
-PAPER = sorted(file for file in (ROOT / "configs" / "paper").glob("*.toml") if file.name != "common.toml")
+PAPER = sorted((ROOT / "configs" / "paper").glob("*.toml"))
 OTHERS = [ROOT / "configs" / "experiments" / "demo.toml", ROOT / "examples" / "smollm2" / "experiment.toml"]
 RUNS = {
     "controls": 9, "dynamics": 6, "efficiency": 6, "lambda": 7, "learning-rate": 12, "main-table": 12, "probes": 5,

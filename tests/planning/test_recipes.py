@@ -11,7 +11,7 @@ from calopd.planning import SPARE, role_fits
 from tests.services.processes import ROOT
 
 RECIPES = recipes()
-PAPER = sorted(file for file in (ROOT / "configs" / "paper").glob("*.toml") if file.name != "common.toml")
+PAPER = sorted((ROOT / "configs" / "paper").glob("*.toml"))
 
 
 def test_all_recipes_for_gpus_are_in_the_table():
