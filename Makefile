@@ -44,7 +44,7 @@ demo: $(READY) ## train the demo student with Cal-OPD through the real services,
 	  --benchmark examples/demo/heldout.jsonl --problems 250 -n 2 --top-p 1 --max-tokens 96 --max-prompt-tokens 256 \
 	  --in-flight 128 -o runs/demo/eval
 
-experiment-demo: $(READY) ## the paper's experiments on the demo pair, two seeds, on this CPU: 40 runs, about 2 hours; repeat it to resume
+experiment-demo: $(READY) ## the paper's experiments on the demo pair, two seeds, on this CPU: 40 runs, 45 minutes; repeat it to resume
 	@$(BIN)/calopd experiment plan configs/experiments/demo.toml
 	@$(BIN)/calopd experiment run configs/experiments/demo.toml
 
