@@ -285,3 +285,17 @@ def test_an_svg_has_its_lines_bands_marks_and_gaps():
     assert (found.count("polyline"), found.count("polygon"), found.count("circle")) == (1, 1, 3)
     texts = [element.text for element in root.iter() if element.tag.endswith("text")]
     assert {"A & B", "one", "two", "level", "point"} <= set(texts)
+
+
+def test_a_band_below_zero_ends_at_the_bottom_of_a_logarithmic_axis():
+    """Two seeds at 0.001 and 0.1 have a deviation that is larger than their mean."""
+    line = Line.over_seeds("one", [1, 2, 3], [[0.001, 0.1], [0.1, 0.2], [0.3]])
+    figure = LineFigure(key="f", title="f", note="", unit="nats", logarithmic_y=True, lines=(line,))
+    assert line.low[0] < 0
+    assert [x for x, _, _ in figure.band(line)] == [1, 2], "one seed alone has no deviation"
+    assert min(figure.band(line)[0][1:]) == min(value for value in figure.heights if value > 0)
+    places = ElementTree.fromstring(svg(figure)).find(".//{*}polygon").attrib["points"].split()
+    assert len(places) == 4
+    outline = figure.plotly()["data"][0]["y"]
+    assert min(outline) > 0
+    assert len(outline) == 4

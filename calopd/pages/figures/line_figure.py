@@ -24,12 +24,12 @@ class Line:
 
     @classmethod
     def over_seeds(cls, label: str, x: Sequence[float], values: Sequence[Sequence[float]]) -> "Line":
-        """The means of the values at each x, in a band of one standard deviation if there are several."""
+        """The means of the values at each x, in a band of one standard deviation where there are several."""
         spreads = [spread(each) for each in values]
         if all(one.deviation is None for one in spreads):
             return cls(label, x, [one.mean for one in spreads])
-        low = [one.mean - (one.deviation or 0.0) for one in spreads]
-        high = [one.mean + (one.deviation or 0.0) for one in spreads]
+        low = [None if one.deviation is None else one.mean - one.deviation for one in spreads]
+        high = [None if one.deviation is None else one.mean + one.deviation for one in spreads]
         return cls(label, x, [one.mean for one in spreads], low, high)
 
 
@@ -62,6 +62,17 @@ class LineFigure:
         columns = (column for line in self.lines for column in (line.y, line.low, line.high))
         return [value for column in columns for value in column if value is not None] + [mark.y for mark in self.marks]
 
+    def band(self, line: Line) -> list[tuple[float, float, float]]:
+        """(x, low, high) of the points with bounds. On a logarithmic axis, a band ends at the lowest value drawn."""
+        if not line.low:
+            return []
+        floor = min((value for value in self.heights if value > 0), default=1.0) if self.logarithmic_y else None
+        return [
+            (x, low if floor is None else max(low, floor), high if floor is None else max(high, floor))
+            for x, low, high in zip(line.x, line.low, line.high, strict=True)
+            if low is not None and high is not None
+        ]
+
     def plotly(self) -> dict[str, Any]:
         """The figure as plotly.js draws it."""
         legend = len(self.lines) + len(self.marks) > 1
@@ -75,8 +86,8 @@ class LineFigure:
         traces: list[dict[str, Any]] = []
         for number, line in enumerate(self.lines):
             colour = series_colour(number)
-            if line.low:
-                traces.append(_band(line, colour))
+            if bounds := self.band(line):
+                traces.append(_band(bounds, colour))
             look = line_trace(colour, single=len(line.x) == 1)
             if self.x_title != "step":
                 look["mode"] = "lines+markers"
@@ -86,14 +97,12 @@ class LineFigure:
         return {"data": traces, "layout": layout}
 
 
-def _band(line: Line, colour: str) -> dict[str, Any]:
+def _band(bounds: Sequence[tuple[float, float, float]], colour: str) -> dict[str, Any]:
     """A closed outline: along the upper bound and back along the lower one."""
-    bounds = list(zip(line.x, line.low, line.high, strict=True))
-    known = [(x, low, high) for x, low, high in bounds if low is not None and high is not None]
     return {
         "type": "scatter",
-        "x": [x for x, _, _ in known] + [x for x, _, _ in reversed(known)],
-        "y": [high for _, _, high in known] + [low for _, low, _ in reversed(known)],
+        "x": [x for x, _, _ in bounds] + [x for x, _, _ in reversed(bounds)],
+        "y": [high for _, _, high in bounds] + [low for _, low, _ in reversed(bounds)],
         "fill": "toself",
         "fillcolor": colour,
         "opacity": BAND_OPACITY,

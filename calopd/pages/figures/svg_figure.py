@@ -55,7 +55,8 @@ def svg(figure: LineFigure) -> str:
     y = _Axis(_heights(figure), HEIGHT - BOTTOM, TOP, logarithmic=figure.logarithmic_y)
     parts = [_text(LEFT, 20, figure.title, size=15, weight=600), *_grid(figure, x, y)]
     for number, line in enumerate(figure.lines):
-        parts += _line(line, x, y, LIGHT_COLOURS[number % len(LIGHT_COLOURS)])
+        colour = LIGHT_COLOURS[number % len(LIGHT_COLOURS)]
+        parts += [*_band(figure.band(line), x, y, colour), *_line(line, x, y, colour)]
     for mark in figure.marks:
         at = y.place(mark.y)
         outline, dash = f"M{LEFT} {at:.1f}H{WIDTH - RIGHT}", ' stroke-dasharray="2 3"'
@@ -92,14 +93,18 @@ def _grid(figure: LineFigure, x: _Axis, y: _Axis) -> list[str]:
     return parts
 
 
+def _band(bounds: Sequence[tuple[float, float, float]], x: _Axis, y: _Axis, colour: str) -> list[str]:
+    if not bounds:
+        return []
+    outline = [(a, high) for a, _, high in bounds] + [(a, low) for a, low, _ in reversed(bounds)]
+    places = " ".join(f"{x.place(a):.1f},{y.place(b):.1f}" for a, b in outline)
+    return [f'<polygon points="{places}" fill="{colour}" opacity="{BAND_OPACITY}"/>']
+
+
 def _line(line: Line, x: _Axis, y: _Axis, colour: str) -> list[str]:
     parts = []
-    if line.low:
-        known = [b for b in zip(line.x, line.low, line.high, strict=True) if b[1] is not None and b[2] is not None]
-        outline = [(a, high) for a, _, high in known] + [(a, low) for a, low, _ in reversed(known)]
-        places = " ".join(f"{x.place(a):.1f},{y.place(b):.1f}" for a, b in outline if b is not None)
-        parts.append(f'<polygon points="{places}" fill="{colour}" opacity="{BAND_OPACITY}"/>')
-    points = [(x.place(a), y.place(b)) for a, b in zip(line.x, line.y, strict=True) if b is not None]
+    known = [(a, b) for a, b in zip(line.x, line.y, strict=True) if b is not None and (b > 0 or not y.logarithmic)]
+    points = [(x.place(a), y.place(b)) for a, b in known]
     if len(points) > 1:
         places = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
         parts.append(f'<polyline points="{places}" stroke="{colour}" stroke-width="2" fill="none"/>')
