@@ -5,6 +5,7 @@ They are shown only beside a run whose settings are the paper's: see `paper_arm`
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
+from pathlib import PurePath
 from typing import Any
 
 from calopd.core.methods import METHODS
@@ -18,8 +19,8 @@ Pair = tuple[str, str]
 
 BENCHMARKS = ("AMC23", "AIME24", "AIME25", "AIME26", "HMMT26", "MATH500")
 BENCHMARK_SIZES = dict(zip(BENCHMARKS, (40, 30, 30, 30, 33, 500), strict=True))
-SOLVED_PROBLEMS, ALL_PROBLEMS = 15_560, 17_255
-"""Training problems, and the problems that they are the solved part of."""
+TRAINING_SET = "dapo-math-solved.jsonl"
+"""Name of the file with the solved part of DAPO (docs/reproduce.md), on which all methods of the paper train."""
 
 STUDENT, TEACHER = "student", "teacher"
 CAL_OPD = "cal_opd/eval/5"
@@ -97,8 +98,7 @@ _RECIPE: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 """Settings of all runs of the paper; those of a method are added, see `_wanted`."""
-_NOT_OF_TIME = {"run": ("steps",), "learner": ("learning_rate",)}
-"""Settings that the time of a step does not depend on."""
+_STEPS = ("run", "steps")
 _VARIED = {"cal_opd": ("probes", "relaxation"), "tsd_filter": ("deviation_threshold",)}
 """Settings of a method that the paper varies: they are part of the arm's name."""
 
@@ -124,15 +124,16 @@ def arm_of(config: Settings) -> str:
 def paper_arm(config: Settings, *, timing: bool = False) -> tuple[Pair, str] | None:
     """The pair and arm of the paper with these settings; None if a run with them is not in the paper.
 
-    With `timing`, settings that do not affect the time of a step may differ.
+    With `timing`, the number of steps may differ.
     """
     pair, name = pair_of(config), str(config.get("method", {}).get("name", ""))
     if pair not in (SMALL, MIDDLE, LARGE) or name not in METHODS or is_emulated(config):
         return None
+    if PurePath(str(config.get("data", {}).get("train"))).name != TRAINING_SET:
+        return None
     for section, wanted in _wanted(name).items():
-        ignored = _NOT_OF_TIME.get(section, ()) if timing else ()
         given = config.get(section, {})
-        if any(given.get(key) != value for key, value in wanted.items() if key not in ignored):
+        if any(given.get(k) != value for k, value in wanted.items() if not (timing and (section, k) == _STEPS)):
             return None
     return pair, arm_of(config)
 

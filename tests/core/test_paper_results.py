@@ -52,7 +52,8 @@ def test_every_run_of_the_papers_experiments_is_an_arm_of_it(name):
     [
         ("cal_opd", change)
         for change in (
-            "run.steps=50", "run.max_staleness=1", "data.max_prompt_tokens=1024", "data.max_context_tokens=4096",
+            "run.steps=50", "run.max_staleness=1", 'data.train="data/dapo-math-17k.jsonl"',
+            "data.max_prompt_tokens=1024", "data.max_context_tokens=4096",
             'teacher.path="Qwen/Qwen3-8B"', "rollout.max_tokens=8192", "rollout.temperature=0.7", "rollout.top_p=0.9",
             "learner.trajectories=128", "learner.samples=2", "learner.lora_rank=8", "learner.learning_rate=1e-5",
             "learner.warmup_steps=5", "learner.betas=[0.9, 0.95]", "learner.weight_decay=0.1",
@@ -76,6 +77,10 @@ def test_one_other_setting_is_not_the_papers(method, change):
     assert paper_arm(settings_of("qwen3-4b-to-1.7b", f"method.name={method}", change)) is None
 
 
+def test_the_training_set_may_be_in_another_folder():
+    assert paper_arm(settings_of("qwen3-4b-to-1.7b", 'data.train="/mnt/data/dapo-math-solved.jsonl"')) is not None
+
+
 def test_an_emulated_run_is_not_the_papers():
     config = copy.deepcopy(settings_of("qwen3-4b-to-1.7b"))
     for role in ("teacher", "rollout", "learner"):
@@ -84,13 +89,13 @@ def test_an_emulated_run_is_not_the_papers():
     assert paper_minutes(config) is None
 
 
-def test_the_minutes_need_only_the_settings_that_time_depends_on():
-    assert paper_minutes(settings_of("qwen3-4b-to-1.7b", "run.steps=10", "learner.learning_rate=1e-5")) == 14.90
+def test_the_minutes_need_the_papers_settings_but_for_the_number_of_steps():
+    assert paper_minutes(settings_of("qwen3-4b-to-1.7b", "run.steps=10")) == 14.90
     assert paper_minutes(settings_of("qwen3-4b-to-1.7b", "method.name=opd")) == 18.80
     assert paper_minutes(settings_of("qwen3-4b-to-1.7b", "method.name=eopd")) is None
     for change in (
         "learner.trajectories=128", "rollout.max_tokens=8192", "learner.lora_rank=8", "run.max_staleness=1",
-        'method.probes=["sol"]',
+        'method.probes=["sol"]', "learner.learning_rate=1e-5", 'data.train="data/dapo-math-17k.jsonl"',
     ):  # fmt: skip
         assert paper_minutes(settings_of("qwen3-4b-to-1.7b", change)) is None, change
     assert paper_minutes(settings_of("demo")) is None

@@ -19,6 +19,11 @@ def efficiency_table(groups: Sequence[RunGroup], key: str = "efficiency") -> Dat
     note = "Wall time of the steps, first step left out. ± is over seeds."
     if any(group.emulated for group in groups):
         note += " The times of emulated runs are of a plan, not of GPUs."
+    if any(paper_minutes(group.config) is not None for group in groups):
+        note += (
+            " The paper's minutes are means over 100 steps, in which responses change their length: fewer steps do not "
+            "show that part of a difference between methods."
+        )
     table = DataTable(key=key, title="Efficiency", note=note, header=_HEADER, csv_header=_CSV)
     pair = ""
     for group in sorted(groups, key=lambda group: group.pair):
