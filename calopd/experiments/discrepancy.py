@@ -1,6 +1,7 @@
 """Discrepancy between teacher and student on held-out problems: the student's own responses, scored by the teacher."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 from calopd.config import Config
 from calopd.core.calibration import calibrated_advantage, tsd_region
 from calopd.experiments.experiment_file import DiscrepancyPart
+from calopd.experiments.planned_runs import ExperimentPlan
 from calopd.rundir.files import write_json
 from calopd.study.collection import Goal, collect
 from calopd.study.shards import Study
@@ -20,9 +22,17 @@ RELAXATION = 5.0
 def measure_discrepancy(config: Config, student: str, part: DiscrepancyPart, directory: Path) -> None:
     """Sample and score the responses of the model at `student`, then write discrepancy.json; repeated, it resumes."""
     goal = Goal(None, part.rollouts, SHARD_TOKENS, FLUSH_SECONDS)
-    study = directory / "study"
+    study, settings = directory / "study", directory / "settings.json"
+    if settings.exists() and json.loads(settings.read_text(encoding="utf-8")) != _settings(part):
+        shutil.rmtree(directory)
+    write_json(settings, _settings(part))
     collect(measured_config(config, student, part), study, goal, chosen=part.probes, recorded=None)
-    write_json(result_file(directory), summarise_discrepancy(Study(study)))
+    write_json(result_file(directory), {"settings": _settings(part), **summarise_discrepancy(Study(study))})
+
+
+def _settings(part: DiscrepancyPart) -> dict[str, Any]:
+    settings: dict[str, Any] = part.model_dump(mode="json")
+    return settings
 
 
 def measured_config(config: Config, student: str, part: DiscrepancyPart) -> Config:
@@ -69,9 +79,10 @@ def result_file(directory: Path) -> Path:
     return directory / "discrepancy.json"
 
 
-def read_discrepancy(directory: Path) -> dict[str, Any] | None:
-    file = result_file(directory)
-    if not file.exists():
+def read_discrepancy(plan: ExperimentPlan, name: str) -> dict[str, Any] | None:
+    """The discrepancy of a model, or None if it was not measured with the settings of the file."""
+    file, part = result_file(plan.files.discrepancy(name)), plan.experiment.discrepancy
+    if part is None or not file.exists():
         return None
     values: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return values
+    return values if values.pop("settings", None) == _settings(part) else None

@@ -7,7 +7,7 @@ from calopd.evaluation.results import MEAN
 from calopd.experiments.accuracy_table import LABELS, scored_arms
 from calopd.experiments.discrepancy import read_discrepancy
 from calopd.experiments.experiment_file import FigurePart
-from calopd.experiments.job_execution import final_retained
+from calopd.experiments.job_execution import final_retained, is_trained
 from calopd.experiments.model_scores import read_scores
 from calopd.experiments.planned_runs import BaselineJob, ExperimentJob, ExperimentPlan, RunJob, StudyJob
 from calopd.experiments.variations import Variation
@@ -21,12 +21,12 @@ _DISCREPANCY = ("mean_absolute", "standard_error", "mean_log_ratio", "retained",
 
 
 def run_groups(plan: ExperimentPlan, arms: Sequence[str]) -> list[RunGroup]:
-    """The runs of some arms that have recorded a step, one group per pair and variation."""
+    """The runs of some arms that have ended, one group per pair and variation."""
     groups = []
     for pair in plan.experiment.recipes:
         for variation in (one for arm in arms for one in plan.variations[arm]):
             jobs = [plan.run(pair, variation, seed) for seed in plan.experiment.seeds]
-            records = [read_record(job.config.run_dir) for job in jobs if job.config.run_dir.config.exists()]
+            records = [read_record(job.config.run_dir) for job in jobs if is_trained(job.config.run_dir)]
             records = [record for record in records if record.steps]
             label = variation.label if len(plan.experiment.recipes) == 1 else f"{variation.label}, {pair}"
             if records:
@@ -131,7 +131,7 @@ def discrepancy_table(plan: ExperimentPlan) -> DataTable | None:
         csv_header=["model", *_DISCREPANCY],
     )
     for job in plan.jobs:
-        found = read_discrepancy(plan.files.discrepancy(job.name))
+        found = read_discrepancy(plan, job.name)
         if found is not None:
             error = f"{found['mean_absolute']:.3f} ± {found['standard_error']:.3f}"
             cells = [_model_label(plan, job), error, f"{found['mean_log_ratio']:.3f}", f"{found['retained']:.1%}"]

@@ -5,11 +5,9 @@ import shutil
 
 from rich.console import Console
 
-from calopd.config import Config, check_resumable, load_config
+from calopd.config import Config
 from calopd.config.placement import Group
 from calopd.config.ports import chosen_ports
-from calopd.config.resume import check_owner
-from calopd.core.errors import ConfigError
 from calopd.core.paper_results import STUDENT, TEACHER
 from calopd.evaluation.benchmarks import load_benchmark
 from calopd.evaluation.evaluated_models import resolve
@@ -49,7 +47,7 @@ def is_done(plan: ExperimentPlan, job: ExperimentJob) -> bool:
     if isinstance(job, RunJob) and not is_trained(job.config.run_dir):
         return False
     evaluated = not plan.experiment.evaluation.benchmarks or read_scores(plan, job.name) is not None
-    return evaluated and (not _measures(plan, job) or read_discrepancy(plan.files.discrepancy(job.name)) is not None)
+    return evaluated and (not _measures(plan, job) or read_discrepancy(plan, job.name) is not None)
 
 
 def _measures(plan: ExperimentPlan, job: RunJob | BaselineJob) -> bool:
@@ -63,41 +61,28 @@ def do_job(plan: ExperimentPlan, job: ExperimentJob, console: Console) -> None:
         _study(plan, job)
         return
     if isinstance(job, RunJob) and not is_trained(job.config.run_dir):
+        _forget_results(plan, job)
         _train(job.config)
     if plan.experiment.evaluation.benchmarks and read_scores(plan, job.name) is None:
         _evaluate(plan, job, console)
-    part, directory = plan.experiment.discrepancy, plan.files.discrepancy(job.name)
-    if part is not None and _measures(plan, job) and read_discrepancy(directory) is None:
+    part = plan.experiment.discrepancy
+    if part is not None and _measures(plan, job) and read_discrepancy(plan, job.name) is None:
         model = str(job.config.run_dir.model) if isinstance(job, RunJob) else job.config.student.path
-        measure_discrepancy(job.config, model, part, directory)
+        measure_discrepancy(job.config, model, part, plan.files.discrepancy(job.name))
     if isinstance(job, RunJob) and not plan.experiment.keep_checkpoints:
         _remove_state(job.config)
-
-
-def check_existing(job: RunJob) -> None:
-    """Refuse a directory with anything but a run, or with one of other settings, of another experiment perhaps."""
-    run_dir = job.config.run_dir
-    if run_dir.contents and not run_dir.is_run:
-        raise ConfigError(f"{run_dir} is not empty and not a run: set another `dir` in the experiment")
-    file = run_dir.config
-    if not file.exists():
-        return
-    check_owner(job.config.run_dir, job.config.method.file)
-    saved = load_config(file, environ={})
-    try:
-        check_resumable(saved, job.config)
-    except ConfigError as error:
-        raise ConfigError(f"{run_dir}: {error}, or set another `dir` in the experiment") from None
-    if (saved.run.steps, saved.learner.learning_rate) != (job.config.run.steps, job.config.learner.learning_rate):
-        raise ConfigError(
-            f"{run_dir} has {saved.run.steps} steps with learning rate {saved.learner.learning_rate:g}, the "
-            f"experiment {job.config.run.steps} with {job.config.learner.learning_rate:g}: set another `dir`"
-        )
 
 
 def _train(config: Config) -> None:
     started = config.run_dir.is_run and config.run_dir.config.exists()
     train(config, resume=started, overwrite=False, chosen_ports=chosen_ports(config))
+
+
+def _forget_results(plan: ExperimentPlan, job: RunJob) -> None:
+    """Remove the results of an earlier run with this name: its directory was removed to train it again."""
+    plan.files.scores(job.name).unlink(missing_ok=True)
+    for folder in (plan.files.evaluation(job.name), plan.files.discrepancy(job.name)):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _evaluate(plan: ExperimentPlan, job: RunJob | BaselineJob, console: Console) -> None:

@@ -9,7 +9,8 @@ from calopd.doctor.checks import require
 from calopd.doctor.sampled_model import require_sampled_model
 from calopd.evaluation.benchmarks import load_benchmark
 from calopd.experiments.discrepancy import measured_config
-from calopd.experiments.job_execution import check_existing, is_done, is_trained
+from calopd.experiments.existing_run import check_existing
+from calopd.experiments.job_execution import is_done, is_trained
 from calopd.experiments.planned_runs import BaselineJob, ExperimentJob, ExperimentPlan, RunJob, StudyJob
 from calopd.study.collection import contexts_of
 

@@ -8,7 +8,8 @@ import pytest
 from calopd.config import Config, load_config
 from calopd.experiments import discrepancy
 from calopd.experiments.discrepancy import measure_discrepancy, read_discrepancy, summarise_discrepancy
-from calopd.experiments.experiment_file import DiscrepancyPart
+from calopd.experiments.experiment_file import DiscrepancyPart, Experiment
+from calopd.experiments.planned_runs import ExperimentPlan
 from calopd.study.collection import Goal
 from calopd.study.shards import ScoredRollout, Study, StudyRollout
 from tests.services.processes import ROOT
@@ -77,5 +78,23 @@ def test_all_students_answer_the_same_held_out_problems(tmp_path, monkeypatch):
     assert (given.student.path, given.teacher.path) == ("trained", config.teacher.path)
     assert (given.data.train, given.data.heldout) == (Path("heldout.jsonl"), None)
     assert (given.run.seed, given.evaluation.problems, goal.rollouts, chosen) == (0, 0, 4, "sol")
-    assert read_discrepancy(tmp_path / "out") == pytest.approx(expected(), rel=1e-5)
-    assert read_discrepancy(tmp_path / "other") is None
+
+
+def test_a_discrepancy_of_other_settings_is_measured_again(tmp_path, monkeypatch):
+    collected = []
+
+    def collect(config: Config, directory: Path, *_: object, **__: object) -> None:
+        collected.append(config.data.train)
+        assert not directory.exists()
+        write_study(directory)
+
+    monkeypatch.setattr(discrepancy, "collect", collect)
+    config = load_config(ROOT / "configs" / "demo.toml", environ={})
+    for problems in ("heldout.jsonl", "other.jsonl"):
+        part = DiscrepancyPart(problems=Path(problems), rollouts=4)
+        plan = ExperimentPlan("mine", Experiment(title="Mine", dir=tmp_path, recipes={}, discrepancy=part), [])
+        assert read_discrepancy(plan, "student") is None
+        measure_discrepancy(config, "student", part, plan.files.discrepancy("student"))
+        assert read_discrepancy(plan, "student") == pytest.approx(expected(), rel=1e-5)
+        assert read_discrepancy(plan, "teacher") is None
+    assert collected == [Path("heldout.jsonl"), Path("other.jsonl")]

@@ -1,13 +1,14 @@
 """The loop of an experiment: jobs that fail, jobs that need them, and jobs of other hosts."""
 
 import io
+import shutil
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from calopd.config import Config
+from calopd.config import Config, load_config
 from calopd.core.errors import CalopdError, ConfigError
 from calopd.experiments import experiment_loop, job_execution
 from calopd.experiments.experiment_file import load_experiment
@@ -15,6 +16,7 @@ from calopd.experiments.experiment_loop import ExperimentLoop
 from calopd.experiments.host_claims import claimed
 from calopd.experiments.job_execution import is_done
 from calopd.experiments.planned_runs import ExperimentPlan, plan_experiment
+from calopd.rundir.files import write_text
 from tests.experiments.finished_runs import finish_run
 from tests.services.processes import ROOT
 
@@ -113,3 +115,47 @@ def test_a_folder_that_calopd_did_not_make_is_left_alone(plan, trainer):
     assert not trainer.trained
     kept = [file.name for job in plan.runs for file in job.config.run_dir.path.iterdir()]
     assert kept == ["thesis.tex", "config.toml", "notes.txt"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "learner.weight_decay=0.5", "learner.gradient_clip=0.5", "learner.warmup_steps=7", "learner.betas=[0.5, 0.5]",
+        'rollout.dtype="bfloat16"', "learner.learning_rate=1.0", "run.steps=7", 'teacher.dtype="bfloat16"',
+    ],
+)  # fmt: skip
+def test_a_run_of_other_settings_is_not_taken_for_one_of_the_experiment(plan, trainer, change):
+    """Settings that may change when a run is resumed, and of which its results are another experiment's."""
+    job = plan.runs[0]
+    finish_run(load_config(ROOT / "configs" / "demo.toml", [*_named(job.config), change], environ={}))
+    key = change.partition("=")[0]
+    with pytest.raises(CalopdError, match=rf"has {key} = .*: set another `dir`, or remove the run"):
+        run(plan)
+    assert not trainer.trained
+
+
+def test_settings_that_change_no_result_may_differ(plan, trainer):
+    job = next(job for job in plan.runs if job.name == OPD)
+    changes = ["learner.threads=1", "learner.micro_batch_tokens=2048", "rollout.max_in_flight=8"]
+    finish_run(load_config(ROOT / "configs" / "demo.toml", [*_named(job.config), *changes], environ={}))
+    run(plan)
+    assert OPD not in trainer.trained
+
+
+def _named(config: Config) -> list[str]:
+    own = [f'run.name="{config.run.name}"', f'run.dir="{config.run.dir}"', f"run.seed={config.run.seed}"]
+    return [*own, f'method.name="{config.method.name}"']
+
+
+def test_a_run_that_is_trained_again_loses_its_old_results(plan, trainer):
+    run(plan)
+    old = [plan.files.scores(OPD), plan.files.evaluation(OPD) / "results.json"]
+    old += [plan.files.discrepancy(OPD) / "discrepancy.json"]
+    for file in old:
+        write_text(file, "{}")
+    kept = plan.files.scores(CAL_OPD)
+    write_text(kept, "{}")
+    shutil.rmtree(next(job.config.run_dir.path for job in plan.runs if job.name == OPD))
+    run(plan)
+    assert [file for file in old if file.exists()] == []
+    assert kept.exists()

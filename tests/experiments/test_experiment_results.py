@@ -16,6 +16,7 @@ from calopd.core.statistics import holm
 from calopd.evaluation.benchmarks import load_benchmark
 from calopd.evaluation.job import Settings
 from calopd.experiments.accuracy_table import difference_table, scored_arms, size_notes
+from calopd.experiments.experiment_figures import run_groups
 from calopd.experiments.experiment_file import load_experiment
 from calopd.experiments.experiment_page import write_results
 from calopd.experiments.job_execution import is_done
@@ -23,8 +24,6 @@ from calopd.experiments.model_scores import ModelScores, evaluation_settings
 from calopd.experiments.planned_runs import ExperimentPlan, plan_experiment
 from calopd.pages.comparison.compared_page import write_comparison_of_runs
 from calopd.pages.comparison.run_groups import group_runs
-from calopd.pages.figures.line_figure import Line, LineFigure, Mark
-from calopd.pages.figures.svg_figure import svg
 from calopd.pages.report.report_page import EMULATED_NOTE
 from calopd.rundir.files import read_lines, write_json, write_lines, write_text
 from calopd.rundir.layout import RunDir
@@ -274,28 +273,9 @@ def test_another_number_of_problems_is_said_plainly(tmp_path):
     assert size_notes(scored_arms(plan, [])) == []
 
 
-def test_an_svg_has_its_lines_bands_marks_and_gaps():
-    figure = LineFigure(
-        key="f", title="A & B", note="", unit="ratio", logarithmic_x=True,
-        lines=(Line("one", [1, 10, 99], [0.1, None, 0.3], [0.0, None, 0.2], [0.2, None, 0.4]), Line("two", [1], [0.5])),
-        marks=(Mark("level", 0.25), Mark("point", 0.3, 10)),
-    )  # fmt: skip
-    root = ElementTree.fromstring(svg(figure))
-    found = [element.tag.rpartition("}")[2] for element in root.iter()]
-    assert (found.count("polyline"), found.count("polygon"), found.count("circle")) == (1, 1, 3)
-    texts = [element.text for element in root.iter() if element.tag.endswith("text")]
-    assert {"A & B", "one", "two", "level", "point"} <= set(texts)
-
-
-def test_a_band_below_zero_ends_at_the_bottom_of_a_logarithmic_axis():
-    """Two seeds at 0.001 and 0.1 have a deviation that is larger than their mean."""
-    line = Line.over_seeds("one", [1, 2, 3], [[0.001, 0.1], [0.1, 0.2], [0.3]])
-    figure = LineFigure(key="f", title="f", note="", unit="nats", logarithmic_y=True, lines=(line,))
-    assert line.low[0] < 0
-    assert [x for x, _, _ in figure.band(line)] == [1, 2], "one seed alone has no deviation"
-    assert min(figure.band(line)[0][1:]) == min(value for value in figure.heights if value > 0)
-    places = ElementTree.fromstring(svg(figure)).find(".//{*}polygon").attrib["points"].split()
-    assert len(places) == 4
-    outline = figure.plotly()["data"][0]["y"]
-    assert min(outline) > 0
-    assert len(outline) == 4
+def test_the_figures_have_only_runs_that_have_ended(finished):
+    """A run in progress would shift the mean of the first steps, and pass for a seed."""
+    done = finished.runs[0]
+    assert [len(group.records) for group in run_groups(finished, ["opd"])] == [2]
+    done.config.run_dir.summary.unlink()
+    assert [len(group.records) for group in run_groups(finished, ["opd"])] == [1]

@@ -3,12 +3,13 @@
 import json
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from calopd.pages.comparison.run_groups import group_runs
 from calopd.pages.comparison.step_figures import step_figures
-from calopd.pages.figures.line_figure import Line, LineFigure
+from calopd.pages.figures.line_figure import Line, LineFigure, Mark
 from calopd.pages.figures.svg_figure import svg
 from calopd.rundir.layout import RunDir
 from calopd.rundir.run_id import ensure_run_id
@@ -61,3 +62,30 @@ def test_runs_that_differ_in_too_much_for_a_legend_have_their_own_names(tmp_path
     mine, yours = group_runs(runs)
     assert (mine.label, yours.label) == ("opd, mine", "opd, yours")
     assert "mine/a/long/path/of/a/student" in mine.description
+
+
+def test_an_svg_has_its_lines_bands_marks_and_gaps() -> None:
+    figure = LineFigure(
+        key="f", title="A & B", note="", unit="ratio", logarithmic_x=True,
+        lines=(Line("one", [1, 10, 99], [0.1, None, 0.3], [0.0, None, 0.2], [0.2, None, 0.4]), Line("two", [1], [0.5])),
+        marks=(Mark("level", 0.25), Mark("point", 0.3, 10)),
+    )  # fmt: skip
+    root = ElementTree.fromstring(svg(figure))
+    found = [element.tag.rpartition("}")[2] for element in root.iter()]
+    assert (found.count("polyline"), found.count("polygon"), found.count("circle")) == (1, 1, 3)
+    texts = [element.text for element in root.iter() if element.tag.endswith("text")]
+    assert {"A & B", "one", "two", "level", "point"} <= set(texts)
+
+
+def test_a_band_below_zero_ends_at_the_bottom_of_a_logarithmic_axis() -> None:
+    """Two seeds at 0.001 and 0.1 have a deviation that is larger than their mean."""
+    line = Line.over_seeds("one", [1, 2, 3], [[0.001, 0.1], [0.1, 0.2], [0.3]])
+    figure = LineFigure(key="f", title="f", note="", unit="nats", logarithmic_y=True, lines=(line,))
+    assert line.low[0] < 0
+    assert [x for x, _, _ in figure.band(line)] == [1, 2], "one seed alone has no deviation"
+    assert min(figure.band(line)[0][1:]) == min(value for value in figure.heights if value > 0)
+    places = ElementTree.fromstring(svg(figure)).find(".//{*}polygon").attrib["points"].split()
+    assert len(places) == 4
+    outline = figure.plotly()["data"][0]["y"]
+    assert min(outline) > 0
+    assert len(outline) == 4
