@@ -101,7 +101,8 @@ def _paper_points(plan: ExperimentPlan, pair: str, arm: str, x: str, key: str) -
             config = plan.run(pair, variation, plan.experiment.seeds[0]).config
             value, when = paper_at_end(config.model_dump(mode="json"), key), ", at the end"
         if value is not None:
-            marks.append(Mark(f"the paper, {variation.label}{when}", value, float(variation.values[x])))
+            label, line = f"the paper, {variation.label}{when}", _sweep_label(plan, pair, arm)
+            marks.append(Mark(label, value, float(variation.values[x]), line))
     return marks
 
 

@@ -7,12 +7,17 @@ from xml.etree import ElementTree
 
 import pytest
 
-from calopd.pages.comparison.run_groups import group_runs
+from calopd.config import load_config
+from calopd.pages.charts import LIGHT_COLOURS, SERIES_COLOURS
+from calopd.pages.comparison.run_groups import RunGroup, group_runs
 from calopd.pages.comparison.step_figures import step_figures
+from calopd.pages.figures.exports import figure_latex
 from calopd.pages.figures.line_figure import Line, LineFigure, Mark
-from calopd.pages.figures.svg_figure import svg
+from calopd.pages.figures.svg_figure import NEUTRAL, svg
+from calopd.pages.report.report_page import RunRecord
 from calopd.rundir.layout import RunDir
 from calopd.rundir.run_id import ensure_run_id
+from tests.services.processes import ROOT
 
 
 def constant(unit: str, *values: float, logarithmic: bool = False) -> LineFigure:
@@ -89,3 +94,37 @@ def test_a_band_below_zero_ends_at_the_bottom_of_a_logarithmic_axis() -> None:
     outline = figure.plotly()["data"][0]["y"]
     assert min(outline) > 0
     assert len(outline) == 4
+
+
+def test_the_papers_value_has_the_colour_of_its_run() -> None:
+    """Two of the three runs have a value of the paper, and it stands beside its own line."""
+    groups = []
+    for label, *given in (
+        ("λ = 1", "method.relaxation=1"),
+        ("sol", 'method.probes=["sol"]'),
+        ("OPD", "method.name=opd"),
+    ):
+        config = load_config(ROOT / "configs" / "qwen3-4b-to-1.7b.toml", given, environ={}).model_dump(mode="json")
+        groups.append(RunGroup(label, [RunRecord(config, [{"step": 0, "entropy": 0.3}], None, [])]))
+    (figure,) = step_figures(groups, ["entropy"])
+    assert [(mark.y, figure.line_of(mark)) for mark in figure.marks] == [(0.36, 1), (0.20, 2)]
+    dotted = [trace["line"]["color"] for trace in figure.plotly()["data"][3:]]
+    assert dotted == [SERIES_COLOURS[1], SERIES_COLOURS[2]]
+    paths = [element.attrib for element in ElementTree.fromstring(svg(figure)).iter() if element.tag.endswith("path")]
+    drawn = [path["stroke"] for path in paths if "stroke-dasharray" in path]
+    assert drawn == [LIGHT_COLOURS[1], LIGHT_COLOURS[2]] * 2, "in the chart, then in the legend"
+    latex = figure_latex(figure)
+    assert re.findall(r"addplot\[color=(\w+), dotted", latex) == ["series1", "series2"]
+    assert re.findall(r"addplot\+\[color=(\w+)", latex) == ["series0", "series1", "series2"]
+    assert "\\definecolor{series2}{HTML}{4F8A5B}" in latex
+
+
+def test_a_mark_without_a_line_is_neutral() -> None:
+    marks = (Mark("level", 0.3), Mark("point", 0.4, 1, line="another"))
+    figure = LineFigure(
+        key="k", title="t", note="n", unit="ratio", lines=(Line("one", [0, 1], [0.2, 0.6]),), marks=marks
+    )
+    level, point = figure.plotly()["data"][1:]
+    assert (level["line"]["color"], point["marker"]["color"]) == ("--soft", "--ink")
+    assert svg(figure).count(NEUTRAL) == 4
+    assert figure_latex(figure).count("color=gray") == 2

@@ -65,5 +65,5 @@ def paper_marks(groups: Sequence[RunGroup], key: str) -> tuple[Mark, ...]:
     marks = []
     for group in groups:
         if (value := paper_at_end(group.config, key)) is not None:
-            marks.append(Mark(f"{group.label}, the paper at the end", value))
+            marks.append(Mark(f"{group.label}, the paper at the end", value, line=group.label))
     return tuple(marks)

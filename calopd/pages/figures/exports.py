@@ -4,6 +4,7 @@ import csv
 import io
 from pathlib import Path
 
+from calopd.pages.charts import LIGHT_COLOURS
 from calopd.pages.figures.data_table import DataTable
 from calopd.pages.figures.line_figure import Line, LineFigure
 from calopd.pages.figures.svg_figure import svg
@@ -43,22 +44,32 @@ def _csv(rows: list[list[object]]) -> str:
 
 
 def figure_latex(figure: LineFigure) -> str:
-    """A pgfplots picture with its numbers in it."""
+    """A pgfplots picture with its numbers in it; a mark has the colour of its line."""
     options = [f"xlabel={{{tex(figure.x_title)}}}", f"ylabel={{{tex(figure.unit)}}}", "legend pos=outer north east"]
     options += ["xmode=log"] if figure.logarithmic_x else []
     options += ["ymode=log"] if figure.logarithmic_y else []
-    lines = ["\\begin{tikzpicture}", f"\\begin{{axis}}[title={{{tex(figure.title)}}}, {', '.join(options)}]"]
-    for line in figure.lines:
+    lines = ["\\begin{tikzpicture}"]
+    lines += [f"\\definecolor{{series{n}}}{{HTML}}{{{c[1:].upper()}}}" for n, c in enumerate(LIGHT_COLOURS)]
+    lines.append(f"\\begin{{axis}}[title={{{tex(figure.title)}}}, {', '.join(options)}]")
+    for number, line in enumerate(figure.lines):
+        colour = _colour(number)
+        look = f"color={colour}, mark options={{fill={colour}}}, mark size=1pt"
         error = ", error bars/.cd, y dir=both, y explicit" if line.low else ""
-        lines.append(f"\\addplot+[mark size=1pt{error}] coordinates {{{_coordinates(line)}}};")
+        lines.append(f"\\addplot+[{look}{error}] coordinates {{{_coordinates(line)}}};")
         lines.append(f"\\addlegendentry{{{tex(line.label)}}}")
     for mark in figure.marks:
         every = [x for line in figure.lines for x in line.x] or [0.0, 1.0]
         ends = [mark.x] if mark.x is not None else [min(every), max(every)]
-        look = "only marks, mark=diamond" if mark.x is not None else "dotted, no marks"
-        lines.append(f"\\addplot[{look}] coordinates {{{' '.join(f'({x:g},{mark.y:g})' for x in ends)}}};")
+        shape = "only marks, mark=diamond" if mark.x is not None else "dotted, no marks"
+        points = " ".join(f"({x:g},{mark.y:g})" for x in ends)
+        lines.append(f"\\addplot[color={_colour(figure.line_of(mark))}, {shape}] coordinates {{{points}}};")
         lines.append(f"\\addlegendentry{{{tex(mark.label)}}}")
     return "\n".join([*lines, "\\end{axis}", "\\end{tikzpicture}"]) + "\n"
+
+
+def _colour(number: int | None) -> str:
+    """The name of a line's colour, by the number of the line."""
+    return "gray" if number is None else f"series{number % len(LIGHT_COLOURS)}"
 
 
 def _coordinates(line: Line) -> str:

@@ -40,6 +40,8 @@ class Mark:
     label: str
     y: float
     x: float | None = None
+    line: str = ""
+    """Label of the line that it is the reference of, whose colour it has; empty = none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +75,10 @@ class LineFigure:
             if low is not None and high is not None
         ]
 
+    def line_of(self, mark: Mark) -> int | None:
+        """The number of the line that a mark is the reference of; None if no line of the figure is."""
+        return next((number for number, line in enumerate(self.lines) if line.label == mark.line), None)
+
     def plotly(self) -> dict[str, Any]:
         """The figure as plotly.js draws it."""
         legend = len(self.lines) + len(self.marks) > 1
@@ -93,7 +99,8 @@ class LineFigure:
                 look["mode"] = "lines+markers"
             traces.append({"x": list(line.x), "y": list(line.y), "name": escape(line.label)} | look)
         for mark in self.marks:
-            traces.append(_mark(mark, self.lines))
+            number = self.line_of(mark)
+            traces.append(_mark(mark, self.lines, None if number is None else series_colour(number)))
         return {"data": traces, "layout": layout}
 
 
@@ -113,10 +120,10 @@ def _band(bounds: Sequence[tuple[float, float, float]], colour: str) -> dict[str
     }
 
 
-def _mark(mark: Mark, lines: Sequence[Line]) -> dict[str, Any]:
+def _mark(mark: Mark, lines: Sequence[Line], colour: str | None) -> dict[str, Any]:
     every = [x for line in lines for x in line.x] or [0.0]
     places = [mark.x] if mark.x is not None else [min(every), max(every)]
-    point = {"mode": "markers", "marker": {"symbol": "diamond-open", "size": 10, "color": "--ink"}}
-    dotted = {"mode": "lines", "line": {"color": "--soft", "width": 1.5, "dash": "dot"}}
+    point = {"mode": "markers", "marker": {"symbol": "diamond-open", "size": 10, "color": colour or "--ink"}}
+    dotted = {"mode": "lines", "line": {"color": colour or "--soft", "width": 1.5, "dash": "dot"}}
     look = point if mark.x is not None else dotted
     return {"type": "scatter", "x": places, "y": [mark.y] * len(places), "name": escape(mark.label)} | look

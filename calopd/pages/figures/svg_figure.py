@@ -5,12 +5,15 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from calopd.pages.charts import LIGHT_COLOURS, value_range
-from calopd.pages.figures.line_figure import BAND_OPACITY, Line, LineFigure
+from calopd.pages.figures.line_figure import BAND_OPACITY, Line, LineFigure, Mark
 
 WIDTH, HEIGHT = 640, 400
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 34, 46
 LEGEND_ROW = 17
 TICKS = 6
+NEUTRAL = "#626a73"
+"""Colour of a mark without a line."""
+DOTTED = ' stroke-dasharray="2 3"'
 
 
 class _Axis:
@@ -46,8 +49,7 @@ class _Axis:
 
 def svg(figure: LineFigure) -> str:
     """The whole file."""
-    labels = [line.label for line in figure.lines] + [mark.label for mark in figure.marks]
-    height = HEIGHT + LEGEND_ROW * math.ceil(len(labels) / 2)
+    height = HEIGHT + LEGEND_ROW * math.ceil((len(figure.lines) + len(figure.marks)) / 2)
     x = _Axis(
         [v for line in figure.lines for v in line.x] + [m.x for m in figure.marks if m.x is not None],
         LEFT, WIDTH - RIGHT, logarithmic=figure.logarithmic_x,
@@ -55,19 +57,32 @@ def svg(figure: LineFigure) -> str:
     y = _Axis(_heights(figure), HEIGHT - BOTTOM, TOP, logarithmic=figure.logarithmic_y)
     parts = [_text(LEFT, 20, figure.title, size=15, weight=600), *_grid(figure, x, y)]
     for number, line in enumerate(figure.lines):
-        colour = LIGHT_COLOURS[number % len(LIGHT_COLOURS)]
+        colour = _colour(number)
         parts += [*_band(figure.band(line), x, y, colour), *_line(line, x, y, colour)]
     for mark in figure.marks:
-        at = y.place(mark.y)
-        outline, dash = f"M{LEFT} {at:.1f}H{WIDTH - RIGHT}", ' stroke-dasharray="2 3"'
-        if mark.x is not None:
-            outline, dash = f"M{x.place(mark.x):.1f} {at - 5:.1f}l5 5-5 5-5-5z", ""
-        parts.append(f'<path d="{outline}" stroke="#626a73"{dash} fill="none"/>')
-    parts += _legend(figure, labels)
+        at, place = y.place(mark.y), None if mark.x is None else x.place(mark.x)
+        outline = f"M{LEFT} {at:.1f}H{WIDTH - RIGHT}" if place is None else _diamond(place, at)
+        parts.append(f'<path d="{outline}" {_look(figure, mark)}/>')
+    parts += _legend(figure)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" '
         f'font-size="12" fill="#1d2126"><rect width="100%" height="100%" fill="#fff"/>{"".join(parts)}</svg>\n'
     )
+
+
+def _colour(number: int | None) -> str:
+    """The colour of a line by its number."""
+    return NEUTRAL if number is None else LIGHT_COLOURS[number % len(LIGHT_COLOURS)]
+
+
+def _look(figure: LineFigure, mark: Mark) -> str:
+    """Attributes of a mark: the colour of its line, dotted if it is a line itself."""
+    dash = DOTTED if mark.x is None else ""
+    return f'stroke="{_colour(figure.line_of(mark))}" stroke-width="1.5"{dash} fill="none"'
+
+
+def _diamond(x: float, y: float) -> str:
+    return f"M{x:.1f} {y - 5:.1f}l5 5-5 5-5-5z"
 
 
 def _heights(figure: LineFigure) -> list[float]:
@@ -113,14 +128,17 @@ def _line(line: Line, x: _Axis, y: _Axis, colour: str) -> list[str]:
     return parts
 
 
-def _legend(figure: LineFigure, labels: Sequence[str]) -> list[str]:
+def _legend(figure: LineFigure) -> list[str]:
+    """Every line and mark as it is drawn, in two columns."""
     parts = []
-    for number, label in enumerate(labels):
+    for number, entry in enumerate((*figure.lines, *figure.marks)):
         left, top = LEFT + (number % 2) * (WIDTH - LEFT) / 2, HEIGHT + LEGEND_ROW * (number // 2)
-        colour = LIGHT_COLOURS[number % len(LIGHT_COLOURS)] if number < len(figure.lines) else "#626a73"
-        dash = "" if number < len(figure.lines) else ' stroke-dasharray="2 3"'
-        parts.append(f'<path d="M{left:.0f} {top - 4}h18" stroke="{colour}" stroke-width="2"{dash}/>')
-        parts.append(_text(left + 24, top, label))
+        outline, look = f"M{left:.0f} {top - 4}h18", f'stroke="{_colour(number)}" stroke-width="2"'
+        if isinstance(entry, Mark):
+            outline = outline if entry.x is None else _diamond(left + 9, top - 4)
+            look = _look(figure, entry)
+        parts.append(f'<path d="{outline}" {look}/>')
+        parts.append(_text(left + 24, top, entry.label))
     return parts
 
 
