@@ -1,5 +1,6 @@
 """experiment.html and the files beside it: tables and figures of the runs that are finished so far."""
 
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from calopd.experiments.job_execution import is_done
 from calopd.experiments.planned_runs import BaselineJob, ExperimentPlan, StudyJob
 from calopd.pages.comparison.compared_page import render_figures
 from calopd.pages.comparison.efficiency import efficiency_table
+from calopd.pages.comparison.run_groups import RunGroup
 from calopd.pages.document import document
 from calopd.pages.figures.data_table import DataTable
 from calopd.pages.figures.exports import export_figure, export_table
@@ -34,10 +36,18 @@ def write_results(plan: ExperimentPlan) -> Path:
             export_figure(one, out)
         if drawn:
             sections += f"<section><h2>{escape(figure.title)}</h2>{render_figures(drawn)}</section>\n"
-    groups = run_groups(plan, list(experiment.arms))
+    groups = _distinct(run_groups(plan, list(experiment.arms)))
     if groups:
         sections += _section("Efficiency", efficiency_table(groups), out=out)
     return write_text(plan.files.page(plan.name), document(experiment.title, _header(plan) + sections + _jobs(plan)))
+
+
+def _distinct(groups: Sequence[RunGroup]) -> list[RunGroup]:
+    """Every run once, under the label of the first arm that it is part of."""
+    by_runs: dict[tuple[str, ...], RunGroup] = {}
+    for group in groups:
+        by_runs.setdefault(tuple(record.name for record in group.records), group)
+    return list(by_runs.values())
 
 
 def _section(title: str, *tables: DataTable, out: Path) -> str:
