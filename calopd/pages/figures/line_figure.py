@@ -99,8 +99,8 @@ class LineFigure:
                 look["mode"] = "lines+markers"
             traces.append({"x": list(line.x), "y": list(line.y), "name": escape(line.label)} | look)
         for mark in self.marks:
-            number = self.line_of(mark)
-            traces.append(_mark(mark, self.lines, None if number is None else series_colour(number)))
+            owner = self.line_of(mark)
+            traces.append(_mark(mark, self.lines, None if owner is None else series_colour(owner)))
         return {"data": traces, "layout": layout}
 
 

@@ -131,7 +131,8 @@ def _line(line: Line, x: _Axis, y: _Axis, colour: str) -> list[str]:
 def _legend(figure: LineFigure) -> list[str]:
     """Every line and mark as it is drawn, in two columns."""
     parts = []
-    for number, entry in enumerate((*figure.lines, *figure.marks)):
+    entries: list[Line | Mark] = [*figure.lines, *figure.marks]
+    for number, entry in enumerate(entries):
         left, top = LEFT + (number % 2) * (WIDTH - LEFT) / 2, HEIGHT + LEGEND_ROW * (number // 2)
         outline, look = f"M{left:.0f} {top - 4}h18", f'stroke="{_colour(number)}" stroke-width="2"'
         if isinstance(entry, Mark):
