@@ -8,6 +8,7 @@ from calopd.experiments.accuracy_table import accuracy_table, difference_table, 
 from calopd.experiments.experiment_figures import discrepancy_table, experiment_figures, run_groups
 from calopd.experiments.job_execution import is_done
 from calopd.experiments.planned_runs import BaselineJob, ExperimentPlan, StudyJob
+from calopd.experiments.study_tables import MeasuredStudy, measured_studies, study_tables
 from calopd.pages.comparison.compared_page import render_figures
 from calopd.pages.comparison.efficiency import efficiency_table
 from calopd.pages.comparison.run_groups import RunGroup
@@ -16,6 +17,7 @@ from calopd.pages.figures.data_table import DataTable
 from calopd.pages.figures.exports import export_figure, export_table
 from calopd.pages.report.report_page import DEMO_MODELS, DEMO_NOTE, EMULATED_NOTE
 from calopd.rundir.files import write_text
+from calopd.study.layout import StudyDir
 
 
 def write_results(plan: ExperimentPlan) -> Path:
@@ -39,6 +41,11 @@ def write_results(plan: ExperimentPlan) -> Path:
     groups = _distinct(run_groups(plan, list(experiment.arms)))
     if groups:
         sections += _section("Efficiency", efficiency_table(groups), out=out)
+    studies = measured_studies(plan)
+    if studies:
+        sections += _section(
+            "Teacher self-deviation", *study_tables(studies), out=out, links=_study_links(plan, studies)
+        )
     return write_text(plan.files.page(plan.name), document(experiment.title, _header(plan) + sections + _jobs(plan)))
 
 
@@ -50,11 +57,23 @@ def _distinct(groups: Sequence[RunGroup]) -> list[RunGroup]:
     return list(by_runs.values())
 
 
-def _section(title: str, *tables: DataTable, out: Path) -> str:
+def _section(title: str, *tables: DataTable, out: Path, links: str = "") -> str:
     for table in tables:
         export_table(table, out)
     shown = "".join(table.html("" if table.title == title else "h3") for table in tables if table.rows)
-    return f"<section><h2>{escape(title)}</h2>{shown}</section>\n"
+    return f"<section><h2>{escape(title)}</h2>{shown}{links}</section>\n"
+
+
+def _study_links(plan: ExperimentPlan, studies: Sequence[MeasuredStudy]) -> str:
+    """The page of every study, and its comparison with the study whose rollouts it has."""
+    links = ""
+    for name in (study.name for study in studies):
+        folder, other = f"../../studies/{escape(name)}", escape(plan.experiment.studies[name].rollouts_of)
+        links += f'<li><a href="{folder}/tsd.html">{escape(name)}</a>'
+        if StudyDir(plan.files.study(name)).comparison.exists():
+            links += f', <a href="{folder}/compare.html">beside {other}</a>'
+        links += "</li>"
+    return f"<h3>Pages of the studies</h3><ul>{links}</ul>"
 
 
 def _header(plan: ExperimentPlan) -> str:

@@ -30,6 +30,7 @@ from calopd.models.devices import chosen_dtype
 from calopd.rundir.layout import RunDir
 from calopd.study.analyze import analyze
 from calopd.study.collection import NOISE_ROLLOUTS, Goal, collect
+from calopd.study.comparison_page import write_comparison
 from calopd.study.layout import StudyDir
 from calopd.study.study_page import write_page
 
@@ -123,6 +124,8 @@ def _study(plan: ExperimentPlan, job: StudyJob) -> None:
     goal = Goal(part.tokens, part.rollouts, SHARD_TOKENS, FLUSH_SECONDS, NOISE_ROLLOUTS)
     collect(job.config, directory, goal, chosen=part.contexts or None, recorded=job.recorded)
     analyze(directory)
+    if job.recorded is not None:
+        write_comparison(job.recorded, directory, (), StudyDir(directory).comparison)
     write_page(directory, None, chosen=[], count=24)
 
 

@@ -95,5 +95,8 @@ def table_latex(table: DataTable) -> str:
 
 
 def tex(text: str) -> str:
-    special = {"±": "$\\pm$", "→": "$\\to$", "λ": "$\\lambda$", "−": "$-$", "–": "--", "τ": "$\\tau$", "≤": "$\\le$"}
+    special = {
+        "±": "$\\pm$", "→": "$\\to$", "λ": "$\\lambda$", "−": "$-$", "–": "--", "τ": "$\\tau$", "≤": "$\\le$",
+        "≥": "$\\ge$", "ρ": "$\\rho$", "|": "$|$", "\\": "\\textbackslash{}", "^": "\\^{}", "~": "\\~{}",
+    }  # fmt: skip
     return "".join(special.get(char, f"\\{char}" if char in "&%$#_{}" else char) for char in text)
