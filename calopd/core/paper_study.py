@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any
 
 from calopd.core.contexts import BASE, CONTEXTS
 from calopd.core.options import is_emulated
-from calopd.core.paper_results import Settings, pair_of
+from calopd.core.paper_results import TRAINING_SET, Settings, pair_of
 
 STUDENT_NAME = "Qwen3-1.7B"
 FORMS_CONTEXT = "sol+"
@@ -74,6 +75,7 @@ def paper_study(config: Settings, contexts: Sequence[str], sampled: Settings | N
     student, teacher = pair_of(config)
     of_paper = (
         student == pair_of(source)[0] == STUDENT_NAME
+        and PurePath(str(source.get("data", {}).get("train"))).name == TRAINING_SET
         and set(contexts) == {BASE, *CONTEXTS}
         and _has(config, _SCORING)
         and _has(source, _SAMPLING)

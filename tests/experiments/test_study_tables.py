@@ -125,7 +125,9 @@ def test_a_study_under_way_is_not_shown(finished):
 
 def settings(*given: str) -> dict:
     recipe = ROOT / "configs" / "qwen3-4b-to-1.7b.toml"
-    return load_config(recipe, ["teacher.path=Qwen/Qwen3-8B", "teacher.engine=vllm", *given], environ={}).model_dump(mode="json")
+    return load_config(recipe, ["teacher.path=Qwen/Qwen3-8B", "teacher.engine=vllm", *given], environ={}).model_dump(
+        mode="json"
+    )
 
 
 @pytest.mark.parametrize(
@@ -133,7 +135,7 @@ def settings(*given: str) -> dict:
     [
         "student.path=Qwen/Qwen3-4B", "teacher.path=Qwen/Qwen3-14B", "teacher.quantization=fp8",
         "rollout.max_tokens=8192", "rollout.temperature=0.6", "rollout.top_p=0.9", "method.placement=before",
-        'method.contexts={"inst+"="Be brief."}',
+        'method.contexts={"inst+"="Be brief."}', "data.train=examples/demo/train.jsonl",
     ],
 )  # fmt: skip
 def test_a_study_with_another_setting_has_no_numbers_of_the_paper(change):
