@@ -76,7 +76,8 @@ def study_tables(studies: Sequence[MeasuredStudy]) -> list[DataTable]:
 
 def _rollouts(studies: Sequence[MeasuredStudy]) -> DataTable:
     table = DataTable(
-        key="study-rollouts", title="Rollouts", note="Tokens of the student's responses that every teacher scored.",
+        key="study-rollouts", title="Rollouts",
+        note="The student's responses that the teacher scored. The paper's tokens are about as many.",
         header=["Study", "teacher", "student", "tokens", "rollouts", "mean length", "median length"],
         csv_header=["study", "teacher", "student", "tokens", "rollouts", "mean_length", "median_length"],
     )  # fmt: skip
@@ -169,4 +170,7 @@ def _forms(studies: Sequence[MeasuredStudy]) -> DataTable:
 
 
 def _form(forms: Sequence[Form], place: int) -> str:
-    return f"{repr(forms[place][0])[1:-1]} {percent(forms[place][1])}" if place < len(forms) else ""
+    if place >= len(forms):
+        return ""
+    form, rho = forms[place]
+    return f"{form if form.isprintable() else repr(form)[1:-1]} {percent(rho)}"

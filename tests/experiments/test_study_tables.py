@@ -109,6 +109,7 @@ def test_the_papers_numbers_stand_beside_its_studies_only(finished):
     assert found["qwen3-8b", "0.1", "eval → sol"] == ">= 0.934"
     assert found["qwen3-4b-thinking", "0.1", "ans SDR"] == "0.796"
     forms = [row for row in read_csv(out / "study-forms.csv") if row["study"] == "qwen3-8b, the paper"]
+    assert " \\textbackslash{} " in (out / "study-forms.tex").read_text()
     assert [row["form"] for row in forms] == ["maybe", "however", "therefore", "}{", "###", "0"]
 
 
@@ -124,10 +125,8 @@ def test_a_study_under_way_is_not_shown(finished):
 
 
 def settings(*given: str) -> dict:
-    recipe = ROOT / "configs" / "qwen3-4b-to-1.7b.toml"
-    return load_config(recipe, ["teacher.path=Qwen/Qwen3-8B", "teacher.engine=vllm", *given], environ={}).model_dump(
-        mode="json"
-    )
+    wanted = ["teacher.path=Qwen/Qwen3-8B", "teacher.engine=vllm", *given]
+    return load_config(ROOT / "configs" / "qwen3-4b-to-1.7b.toml", wanted, environ={}).model_dump(mode="json")
 
 
 @pytest.mark.parametrize(
