@@ -75,9 +75,9 @@ def study_tables(studies: Sequence[MeasuredStudy]) -> list[DataTable]:
 
 
 def _rollouts(studies: Sequence[MeasuredStudy]) -> DataTable:
+    about = " The paper's number of tokens is approximate." if any(study.paper for study in studies) else ""
     table = DataTable(
-        key="study-rollouts", title="Rollouts",
-        note="The student's responses that the teacher scored. The paper's tokens are about as many.",
+        key="study-rollouts", title="Rollouts", note=f"The student's responses that the teacher scored.{about}",
         header=["Study", "teacher", "student", "tokens", "rollouts", "mean length", "median length"],
         csv_header=["study", "teacher", "student", "tokens", "rollouts", "mean_length", "median_length"],
     )  # fmt: skip
