@@ -42,7 +42,7 @@ demo: $(READY) ## train the demo student with Cal-OPD through the real services,
 	@$(BIN)/calopd run configs/demo.toml --overwrite
 	@$(BIN)/calopd eval student=examples/demo/student teacher=examples/demo/teacher cal_opd=runs/demo \
 	  --benchmark examples/demo/heldout.jsonl --problems 250 -n 2 --top-p 1 --max-tokens 96 --max-prompt-tokens 256 \
-	  --in-flight 128 -o runs/demo/eval
+	  --in-flight 128 --engine torch -o runs/demo/eval
 
 experiment-demo: $(READY) ## the paper's experiments on the demo pair, two seeds, on this CPU: 40 runs, 45 minutes; repeat it to resume
 	@$(BIN)/calopd experiment plan configs/experiments/demo.toml
