@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from calopd.config import Config
-from calopd.core.contexts import CONTEXTS
+from calopd.core.contexts import BASE, CONTEXTS
 from calopd.core.errors import ConfigError
 from calopd.core.paper_results import BENCHMARK_SIZES, TEACHER
 from calopd.evaluation.benchmark_table import HUB
@@ -12,8 +12,10 @@ from calopd.experiments.planned_runs import BaselineJob, ExperimentJob, RunJob, 
 from calopd.planning.gpus import gpu_named
 from calopd.planning.lengths import draw_lengths
 from calopd.planning.model_shapes import ModelShape
+from calopd.planning.passes import Passes
+from calopd.planning.prompt_lengths import prompt_lengths
 from calopd.planning.rates import ASSUMED, scoring_seconds
-from calopd.planning.splits import INTERVENTION_TOKENS, PROMPT_TOKENS, rollout_replica, shapes, step_model
+from calopd.planning.splits import rollout_replica, shapes, step_model
 from calopd.planning.step_simulation import sample_times
 from calopd.study.collection import PAPER_TOKENS
 
@@ -72,10 +74,12 @@ class CostModel:
         return Cost(training / 3600, self._evaluation_seconds(job, gpus) / 3600, gpus)
 
     def _step_seconds(self, config: Config) -> float:
-        """All that the time of a step depends on is the key: methods with as many contexts take equally long."""
+        """All that the time of a step depends on is the key."""
+        method, learner = config.method, config.learner
+        prompts = prompt_lengths(method.scored_contexts(), method.known_contexts)
         key = (
-            config.student.path, config.teacher.path, config.resources, config.learner.trajectories,
-            config.rollout.max_tokens, len(config.method.scored_contexts()),
+            config.student.path, config.teacher.path, config.resources, config.rollout.max_tokens, tuple(prompts),
+            Passes.of(config), learner.trajectories, learner.lora_rank,
         )  # fmt: skip
         if key not in self._steps:
             self._steps[key] = _step_seconds(config)
@@ -133,7 +137,7 @@ def _study_seconds(job: StudyJob, tokens: int) -> float:
     gpu, (student, teacher) = gpu_named(config.resources.gpu), shapes(config)
     lengths = draw_lengths(config.learner.trajectories, 0, limit=config.rollout.max_tokens)
     responses = tokens * len(lengths) // sum(lengths)
-    prompts = [PROMPT_TOKENS] + [PROMPT_TOKENS + INTERVENTION_TOKENS] * len(CONTEXTS)
+    prompts = prompt_lengths([BASE, *CONTEXTS])
     each = sum(scoring_seconds(teacher, gpu, prompts, length, ASSUMED) for length in lengths) / len(lengths)
     scoring = responses * each / len(config.placement.teachers)
     if job.recorded is not None:

@@ -10,8 +10,10 @@ from calopd.core.errors import ConfigError
 from calopd.core.options import EMULATED
 from calopd.planning.decode_batch import RolloutReplica
 from calopd.planning.gpus import GPU, GPUS
+from calopd.planning.learner_memory import trained_parameters
 from calopd.planning.lengths import length_of_seed
 from calopd.planning.model_shapes import ModelShape
+from calopd.planning.passes import Passes
 from calopd.planning.rates import (
     ASSUMED,
     BF16,
@@ -105,15 +107,16 @@ class Emulation:
 
     def learning(self, prompt: int, response: int) -> float:
         """A rank's time for forward and backward pass of one trajectory."""
-        return learning_seconds(self.student, self.gpu, prompt, response, self.efficiency)
+        return learning_seconds(self.student, self.gpu, prompt, response, self.efficiency, Passes.of(self.config))
 
     def forward(self, prompt: int, response: int) -> float:
         """A rank's time for a forward pass alone."""
-        return forward_seconds(self.student, self.gpu, prompt, response, self.efficiency)
+        return forward_seconds(self.student, self.gpu, prompt, response, self.efficiency, Passes.of(self.config))
 
     @property
     def optimizer(self) -> float:
-        return optimizer_seconds(self.student, self.gpu, self.config.learner.ranks, self.efficiency)
+        learner = self.config.learner
+        return optimizer_seconds(trained_parameters(self.student, learner), self.gpu, learner.ranks, self.efficiency)
 
     @property
     def publish(self) -> float:

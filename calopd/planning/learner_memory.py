@@ -33,6 +33,11 @@ def adapter_parameters(shape: ModelShape, settings: LearnerSection) -> int:
     return settings.lora_rank * sum(inputs + outputs for inputs, outputs in sizes.values())
 
 
+def trained_parameters(shape: ModelShape, settings: LearnerSection) -> int:
+    """Parameters that have gradients: all of them, or those of the adapters."""
+    return shape.layers * adapter_parameters(shape, settings) if settings.lora_rank else shape.parameters
+
+
 def learner_memory(shape: ModelShape, settings: LearnerSection, work: LearnerWork) -> Memory:
     """The largest of the moments that can be the peak."""
     moments = (_in_head, _in_layer, _at_end)
@@ -48,10 +53,8 @@ def _state(shape: ModelShape, settings: LearnerSection, work: LearnerWork) -> di
         # The shard of a layer passes through the GPU before it is gathered.
         frozen = compute if settings.lora_rank else MASTER
         return gathered | {"shards in transit": frozen * shape.layer_parameters / work.ranks}
-    trained, frozen = shape.parameters, 0
-    if settings.lora_rank:
-        trained, frozen = shape.layers * adapter_parameters(shape, settings), shape.parameters
-    elif work.reference:
+    trained, frozen = trained_parameters(shape, settings), 0
+    if settings.lora_rank or work.reference:
         frozen = shape.parameters
     return gathered | {
         "trained weights": trained * MASTER / work.ranks,

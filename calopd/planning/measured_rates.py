@@ -1,8 +1,8 @@
 """Rates of the machine at hand: one decoder layer of each model of a configuration, and files the size of a policy.
 
 Every rate is the work that the formulas of `rates` count, divided by the seconds that it took: a plan made with it
-predicts these measurements exactly. A layer of random weights takes the time of a trained one. A mixture of experts is
-not measured; its share of the dense rate stays assumed.
+predicts these measurements exactly. A layer of random weights takes the time of a trained one. A mixture of experts and
+compiled layers are not measured; their proportion to a dense and to an uncompiled layer stays assumed.
 """
 
 import os
@@ -98,6 +98,7 @@ def measure(config: Config) -> tuple[GPU, Efficiency, list[str]]:
         prefill=prefill / (gpu.tflops * 1e12),
         mixture=prefill / (gpu.tflops * 1e12) * ASSUMED.mixture / ASSUMED.prefill,
         training=training / (gpu.tflops * 1e12),
+        compiled=training / (gpu.tflops * 1e12) * ASSUMED.compiled / ASSUMED.training,
         publish_bytes_per_second=publish,
         load_bytes_per_second=load,
     )

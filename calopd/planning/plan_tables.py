@@ -13,6 +13,7 @@ from calopd.config import Config
 from calopd.core.paper_results import paper_minutes
 from calopd.planning.gpus import GPU, GPUS
 from calopd.planning.lengths import PAPER_LENGTHS, Lengths
+from calopd.planning.prompt_lengths import SOLUTION_TOKENS
 from calopd.planning.rates import ASSUMED, SOURCES, Efficiency
 from calopd.planning.splits import Split
 
@@ -110,6 +111,8 @@ def assumptions(efficiency: Efficiency = ASSUMED, responses: Lengths = PAPER_LEN
         measured = value != getattr(ASSUMED, field.name)
         source = MEASURED.get(field.name, "measured on this machine") if measured else SOURCES[field.name]
         rows.append((meaning, shown(field.name, value), source))
+    solution = f"{SOLUTION_TOKENS:,} tokens", "an assumption; `sol+` and `sol-` alone show a solution to the teacher"
+    rows.append(("length of a reference solution", *solution))
     rows.append(("lengths of the responses", responses.shown, responses.source))
     return rows
 
@@ -120,13 +123,17 @@ MEANINGS = {
     "prefill": "share of the bf16 FLOP/s that scoring reaches, dense teacher",
     "mixture": "share of the bf16 FLOP/s that scoring reaches, mixture of experts",
     "training": "share of the bf16 FLOP/s that learning reaches",
+    "compiled": "share of the bf16 FLOP/s that learning reaches with `learner.compile`",
     "publish_bytes_per_second": "rate at which a policy is published",
     "load_bytes_per_second": "rate at which a policy is loaded",
 }
 """Setting of `Efficiency` -> its meaning in the tables."""
 
 
-MEASURED = {"mixture": "the dense rate was measured; the mixture's share of it is assumed"}
+MEASURED = {
+    "mixture": "the dense rate was measured; the mixture's share of it is assumed",
+    "compiled": "the rate without compilation was measured; the gain is assumed",
+}
 
 
 def shown(setting: str, value: float) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from calopd.planning.gpus import GPU
 from calopd.planning.model_shapes import ModelShape
+from calopd.planning.passes import Passes
 
 BF16 = 2
 
@@ -21,8 +22,10 @@ class Efficiency:
     """Share of the bf16 FLOP/s in the teacher's forward pass, and while a prompt is read."""
     mixture: float = 0.25
     """The same for a mixture of experts."""
-    training: float = 0.35
+    training: float = 0.3
     """Share of the bf16 FLOP/s in forward and backward passes of the learner, recomputation included."""
+    compiled: float = 0.35
+    """The same with learner.compile."""
     publish_bytes_per_second: float = 1.5e9
     """Gathering, writing and hashing of a policy."""
     load_bytes_per_second: float = 1.5e9
@@ -31,6 +34,10 @@ class Efficiency:
     def forward(self, shape: ModelShape) -> float:
         """Share of the FLOP/s in a forward pass of this model."""
         return self.mixture if shape.experts else self.prefill
+
+    def learning(self, passes: Passes) -> float:
+        """Share of the FLOP/s in the passes of the learner."""
+        return self.compiled if passes.compiled else self.training
 
 
 ASSUMED = Efficiency()
@@ -45,8 +52,9 @@ SOURCES: dict[str, str] = {
     f"formulas ([GPUStack]({_GPUSTACK}/qwen3-14b/h100.md)); a teacher samples nothing beside it",
     "mixture": "vLLM 0.17 reads and writes 37,900 tokens/s with Qwen3.5-35B-A3B on one H200, 23 % of the peak for 3 B "
     f"active parameters ([GPUStack]({_GPUSTACK}/qwen3.5-35b-a3b/h200.md))",
-    "training": "FSDP2 trains Llama 3.1 8B on 8 H100 of 500 W with 5,762 tokens/s per GPU, 6,667 if compiled: 30 % and "
-    f"35 % by these formulas ([torchtitan]({_TORCHTITAN})). Slower GPUs reach a larger share",
+    "training": "FSDP2 trains Llama 3.1 8B on 8 H100 of 500 W with 5,762 tokens/s per GPU, 30 % by these formulas "
+    f"([torchtitan]({_TORCHTITAN})). Slower GPUs reach a larger share",
+    "compiled": "the same measurement, compiled: 6,667 tokens/s per GPU",
     "publish_bytes_per_second": "an assumption: sha256 on one core and tmpfs allow about this much",
     "load_bytes_per_second": "an assumption, likewise",
 }
@@ -79,25 +87,33 @@ def scoring_seconds(shape: ModelShape, gpu: GPU, prompts: list[int], response: i
     return flops / (gpu.tflops * 1e12 * efficiency.forward(shape))
 
 
-def learning_flops(shape: ModelShape, prompt: int, response: int) -> float:
-    """FLOPs of one trajectory: forward, backward (twice the forward) and recomputation of the layers."""
-    return 4 * layer_flops(shape, prompt + response) + 3 * head_flops(shape, response)
+def learning_flops(shape: ModelShape, prompt: int, response: int, passes: Passes = Passes()) -> float:  # noqa: B008
+    """FLOPs of a trajectory's gradient: forward, backward (twice the forward) and recomputation of the layers."""
+    tokens = prompt + response
+    flops = (3 + passes.recomputes) * layer_flops(shape, tokens) + 3 * head_flops(shape, response)
+    if not passes.trains_all:  # no product for the gradient of a weight
+        flops -= shape.layers * 2 * active_layer_parameters(shape) * tokens + head_flops(shape, response)
+    return flops
 
 
-def learning_seconds(shape: ModelShape, gpu: GPU, prompt: int, response: int, efficiency: Efficiency) -> float:
-    """One rank's time for one trajectory."""
-    return learning_flops(shape, prompt, response) / (gpu.tflops * 1e12 * efficiency.training)
+def learning_seconds(
+    shape: ModelShape, gpu: GPU, prompt: int, response: int, efficiency: Efficiency, passes: Passes
+) -> float:
+    """One rank's time for the gradient of one trajectory."""
+    return learning_flops(shape, prompt, response, passes) / (gpu.tflops * 1e12 * efficiency.learning(passes))
 
 
-def forward_seconds(shape: ModelShape, gpu: GPU, prompt: int, response: int, efficiency: Efficiency) -> float:
-    """One rank's time for the forward pass of one trajectory."""
+def forward_seconds(
+    shape: ModelShape, gpu: GPU, prompt: int, response: int, efficiency: Efficiency, passes: Passes
+) -> float:
+    """One rank's time for a forward pass of one trajectory: of the reference, or for a plan that reads the student."""
     flops = layer_flops(shape, prompt + response) + head_flops(shape, response)
-    return flops / (gpu.tflops * 1e12 * efficiency.training)
+    return flops / (gpu.tflops * 1e12 * efficiency.learning(passes))
 
 
-def optimizer_seconds(shape: ModelShape, gpu: GPU, ranks: int, efficiency: Efficiency) -> float:
-    """Time of AdamW: it reads and writes masters and moments and reads gradients, 28 bytes per parameter."""
-    return 28 * shape.parameters / ranks / (gpu.bandwidth_gb * 1e9 * efficiency.decode_bandwidth)
+def optimizer_seconds(trained: float, gpu: GPU, ranks: int, efficiency: Efficiency) -> float:
+    """Time of AdamW: it reads and writes masters and moments and reads gradients, 28 bytes per trained parameter."""
+    return 28 * trained / ranks / (gpu.bandwidth_gb * 1e9 * efficiency.decode_bandwidth)
 
 
 def decode_seconds(

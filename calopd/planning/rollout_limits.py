@@ -10,11 +10,10 @@ from calopd.planning.inference_memory import EngineWork, cached_tokens, forward_
 from calopd.planning.lengths import length_at
 from calopd.planning.memory_terms import dtype_bytes
 from calopd.planning.model_shapes import load_shape
+from calopd.planning.prompt_lengths import PROMPT_TOKENS
 from calopd.planning.shared_cache import shared_cache_gib
 from calopd.planning.workload import longest_rollout
 
-PROMPT_TOKENS = 200
-"""Mean length of a prompt of DAPO-Math in Qwen3's tokens, with system turn and template."""
 MOST_SEQUENCES, MOST_BATCHED_TOKENS = 256, 8_192
 """Also used if the GPU or the model is not known."""
 ACTIVATIONS_SHARE = 0.05

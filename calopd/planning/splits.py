@@ -9,23 +9,26 @@ from calopd.core.errors import ConfigError
 from calopd.planning.decode_batch import RolloutReplica
 from calopd.planning.fits import RoleFit, role_fits
 from calopd.planning.gpus import GPU
+from calopd.planning.learner_memory import trained_parameters
 from calopd.planning.lengths import PAPER_LENGTHS, Lengths, draw_lengths
 from calopd.planning.model_shapes import ModelShape, load_shape
+from calopd.planning.passes import Passes
+from calopd.planning.prompt_lengths import PROMPT_TOKENS, prompt_lengths
 from calopd.planning.rates import (
     ASSUMED,
     BF16,
     Efficiency,
     decode_seconds,
+    forward_seconds,
     learning_seconds,
     optimizer_seconds,
     prefill_seconds,
     scoring_seconds,
 )
 from calopd.planning.role_needs import rollout_cache
-from calopd.planning.rollout_limits import PROMPT_TOKENS, rollout_limits
+from calopd.planning.rollout_limits import rollout_limits
 from calopd.planning.step_simulation import StepModel, StepTimes
 
-INTERVENTION_TOKENS = 40
 STEPS = 2
 """Steps that are simulated, with lengths of their own; the mean counts."""
 
@@ -70,13 +73,21 @@ def plan_splits(
 ) -> list[Split]:
     """All splits of `count` GPUs, those that fit first, the fastest first."""
     student, teacher = shapes(config)
-    replica = rollout_replica(config, student, gpu, efficiency)
+    counts = list(_splits(count, config))
+    if not counts:
+        sizes = (config.teacher.tensor_parallel_size, config.rollout.tensor_parallel_size, 1)
+        raise ConfigError(
+            f"{count} GPUs cannot be split: one teacher, one rollout and one learner rank need {sum(sizes)} "
+            f"({sizes[0]} + {sizes[1]} + {sizes[2]}, by tensor_parallel_size). Give a larger --count"
+        )
+    # The limits of the engine follow from the GPU, not from the number of replicas.
+    replica = rollout_replica(with_split(config, gpu.name, *counts[0]), student, gpu, efficiency)
     lengths = [
         draw_lengths(config.learner.trajectories, s, limit=config.rollout.max_tokens, quantiles=responses.quantiles)
         for s in range(STEPS)
     ]
     splits = []
-    for teachers, rollouts, learners in _splits(count, config):
+    for teachers, rollouts, learners in counts:
         model = step_model(config, student, teacher, gpu, (teachers, rollouts, learners), replica, efficiency)
         splits.append(
             Split(
@@ -117,18 +128,29 @@ def step_model(
 ) -> StepModel:
     """The times of a split's processes on this GPU."""
     teachers, rollouts, learners = split
-    contexts = config.method.scored_contexts()
-    prompts = [PROMPT_TOKENS + (INTERVENTION_TOKENS if number else 0) for number in range(len(contexts))]
+    prompts = prompt_lengths(config.method.scored_contexts(), config.method.known_contexts)
+    passes = Passes.of(config)
     policy, split_over = student.weight_bytes(BF16), config.teacher.tensor_parallel_size
+
+    def forward(tokens: int) -> float:
+        return forward_seconds(student, gpu, PROMPT_TOKENS, tokens, efficiency, passes)
+
+    def learning(tokens: int) -> float:
+        reference = forward(tokens) if passes.reference else 0.0
+        return learning_seconds(student, gpu, PROMPT_TOKENS, tokens, efficiency, passes) + reference
+
+    looking = (forward if passes.looks else lambda tokens: 0.0) if passes.waits else None
     return StepModel(
         replica=replica,
         rollouts=rollouts // config.rollout.tensor_parallel_size,
         teachers=teachers // split_over,
         ranks=learners,
         scoring=lambda tokens: scoring_seconds(teacher, gpu, prompts, tokens, efficiency) / split_over,
-        learning=lambda tokens: learning_seconds(student, gpu, PROMPT_TOKENS, tokens, efficiency),
-        optimizer=optimizer_seconds(student, gpu, learners, efficiency),
-        publish=policy / efficiency.publish_bytes_per_second + policy / efficiency.load_bytes_per_second,
+        learning=learning,
+        looking=looking,
+        optimizer=optimizer_seconds(trained_parameters(student, config.learner), gpu, learners, efficiency),
+        publish=policy / efficiency.publish_bytes_per_second,
+        load=policy / efficiency.load_bytes_per_second,
     )
 
 

@@ -3,7 +3,7 @@
 import functools
 import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from calopd.planning.decode_batch import DecodeBatch, RolloutReplica
 
@@ -41,18 +41,33 @@ def sample_times(replica: RolloutReplica, lengths: tuple[int, ...]) -> tuple[lis
     return finished, batch.preempted
 
 
-def serve(arrivals: Sequence[tuple[float, float]], servers: int) -> tuple[list[float], float]:
-    """First come, first served: (arrival, seconds) -> when each is done, and the busy seconds of the busiest server."""
-    free = [(0.0, server) for server in range(servers)]
-    busy = [0.0] * servers
-    done = [0.0] * len(arrivals)
-    for index in sorted(range(len(arrivals)), key=lambda i: arrivals[i][0]):
-        arrival, seconds = arrivals[index]
-        available, server = heapq.heappop(free)
-        done[index] = max(available, arrival) + seconds
-        busy[server] += seconds
-        heapq.heappush(free, (done[index], server))
-    return done, max(busy)
+class Servers:
+    """The processes of a role: first come, first served."""
+
+    def __init__(self, count: int) -> None:
+        self._free = [(0.0, server) for server in range(count)]
+        """(time, server): when each has nothing more to do."""
+        self._busy = [0.0] * count
+
+    def serve(self, arrivals: Sequence[tuple[float, float]]) -> list[float]:
+        """(Arrival, seconds) of each piece of work -> when it is done."""
+        done = [0.0] * len(arrivals)
+        for index in sorted(range(len(arrivals)), key=lambda i: arrivals[i][0]):
+            arrival, seconds = arrivals[index]
+            available, server = heapq.heappop(self._free)
+            done[index] = max(available, arrival) + seconds
+            self._busy[server] += seconds
+            heapq.heappush(self._free, (done[index], server))
+        return done
+
+    @property
+    def busy(self) -> float:
+        """Seconds of the busiest one."""
+        return max(self._busy)
+
+
+STALE_STEPS, FIRST_STEPS = 9, 3
+"""Steps that are simulated with staleness, and how many of them do not count yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,35 +82,59 @@ class StepModel:
     """Response tokens -> seconds of a teacher, all contexts."""
     learning: Callable[[int], float]
     """Response tokens -> seconds of a rank."""
+    looking: Callable[[int], float] | None = None
+    """Response tokens -> seconds of a rank before the plan of the step; None if the method learns as results arrive."""
     optimizer: float
     publish: float
+    load: float
+    """Of a policy by a rollout, which samples nothing meanwhile."""
 
     def strict(self, lengths: Sequence[int]) -> StepTimes:
         """Strictly on-policy: the next step begins when the new policy is loaded."""
-        sampled = self._sampled(lengths)
-        scored, teacher = serve([(at, self.scoring(n)) for at, n in zip(sampled, lengths, strict=True)], self.teachers)
-        learned, learner = serve([(at, self.learning(n)) for at, n in zip(scored, lengths, strict=True)], self.ranks)
-        end = max(learned) + self.optimizer + self.publish
-        return StepTimes(end, max(sampled), teacher, learner + self.optimizer, self.publish)
+        teachers, ranks = Servers(self.teachers), Servers(self.ranks)
+        sampled = self._sampled(lengths, [0.0] * self.rollouts)
+        end = self._learned(self._scored(sampled, lengths, teachers), lengths, ranks) + self.load
+        return StepTimes(end, max(sampled), teachers.busy, ranks.busy + self.optimizer, self.publish + self.load)
 
     def stale(self, lengths: Sequence[int]) -> StepTimes:
-        """Staleness 1, in the long run: rollouts never wait, so the busiest role sets the pace."""
-        times = self.strict(lengths)
-        # One more step behind the first: the sequences of the next step fill the places of those that ended.
-        rollout = max(self._sampled([*lengths] * 2)) - max(self._sampled(lengths))
-        pace = max(rollout, times.teacher, times.learner + self.publish)
-        return StepTimes(pace, rollout, times.teacher, times.learner, self.publish)
+        """Staleness 1, in the long run: a step is sampled while the one before it is learned from.
+
+        A rollout completes its responses before it loads a policy, so it samples one step at a time. A step is sampled
+        from the policy of the step before it: two steps last at least from that policy to the one that learned from it.
+        """
+        teachers, ranks = Servers(self.teachers), Servers(self.ranks)
+        drained, published = [0.0] * self.rollouts, [0.0]
+        for step in range(STALE_STEPS):
+            starts = [max(published[max(0, step - 1)], at) + self.load for at in drained]
+            sampled = self._sampled(lengths, starts)
+            drained = [max(sampled[replica :: self.rollouts], default=at) for replica, at in enumerate(starts)]
+            ready = [max(at, published[step]) for at in self._scored(sampled, lengths, teachers)]
+            published.append(self._learned(ready, lengths, ranks))
+        pace = (published[-1] - published[FIRST_STEPS]) / (STALE_STEPS - FIRST_STEPS)
+        return replace(self.strict(lengths), step=pace)
 
     def phases(self, lengths: Sequence[int]) -> float:
         """The same roles one after the other: all responses, then all scores, then all gradients."""
-        _, teacher = serve([(0.0, self.scoring(n)) for n in lengths], self.teachers)
-        _, learner = serve([(0.0, self.learning(n)) for n in lengths], self.ranks)
-        return max(self._sampled(lengths)) + teacher + learner + self.optimizer + self.publish
+        sampled = max(self._sampled(lengths, [0.0] * self.rollouts))
+        scored = max(self._scored([sampled] * len(lengths), lengths, Servers(self.teachers)))
+        return self._learned([scored] * len(lengths), lengths, Servers(self.ranks)) + self.load
 
-    def _sampled(self, lengths: Sequence[int]) -> list[float]:
+    def _scored(self, sampled: Sequence[float], lengths: Sequence[int], teachers: Servers) -> list[float]:
+        return teachers.serve([(at, self.scoring(n)) for at, n in zip(sampled, lengths, strict=True)])
+
+    def _learned(self, scored: Sequence[float], lengths: Sequence[int], ranks: Servers) -> float:
+        """When the policy that has learned from these responses is published."""
+        if self.looking is not None:
+            looked = ranks.serve([(at, self.looking(n)) for at, n in zip(scored, lengths, strict=True)])
+            scored = [max(looked)] * len(lengths)
+        learned = ranks.serve([(at, self.learning(n)) for at, n in zip(scored, lengths, strict=True)])
+        return max(learned) + self.optimizer + self.publish
+
+    def _sampled(self, lengths: Sequence[int], starts: Sequence[float]) -> list[float]:
+        """When each response is complete; each rollout starts at its time."""
         out = [0.0] * len(lengths)
-        for replica in range(self.rollouts):
+        for replica, start in enumerate(starts):
             share = range(replica, len(lengths), self.rollouts)
             for index, at in zip(share, sample_times(self.replica, tuple(lengths[i] for i in share))[0], strict=True):
-                out[index] = at
+                out[index] = start + at
         return out

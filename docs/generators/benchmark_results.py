@@ -26,9 +26,9 @@ FIGURES = (
             ("step_over_busiest.rollout_bound", "the same, rollouts busiest"),
             ("step_over_busiest_stale_1", "the same with staleness 1, at twice the time scale"),
             ("vs_phases", "the same engines in phases, over the strict step"),
-            ("replica_scaling.2", "sampled tokens per second of 2 rollouts over twice those of one, 128 responses "
-             "each"),
-            ("replica_scaling.4", "the same with 4"),
+            ("replica_scaling.2", "sampled tokens per second of 2 rollouts over twice those of one. Weak scaling: "
+             "each has 128 responses, however many there are; the time scale is its own"),
+            ("replica_scaling.4", "the same with 4 rollouts, over four times those of one"),
             ("step_over_plan.learner_bound", "measured step over the step that a plan at the same rates predicts"),
             ("step_over_plan.teacher_bound", "the same, teachers busiest"),
             ("step_over_plan.rollout_bound", "the same, rollouts busiest"),
@@ -48,12 +48,19 @@ FIGURES = (
             ("vs_trl_3_contexts", "the same, while our teacher scores three contexts and TRL's one"),
             ("vs_trl_equal_lengths", "one context, all responses of one length"),
             ("vs_trl_3_contexts_equal_lengths", "three contexts, all responses of one length"),
+            ("vs_trl_3_contexts_equal_lengths_wall", "the same, wall time"),
+            ("peak_mib_step.trl", "memory of TRL's step, MiB, the paper's lengths: its peak above what the process "
+             "held before the step, which includes memory that it has kept of earlier steps"),
+            ("peak_mib_step.1", "the same of ours, one context"),
+            ("peak_mib_step_equal_lengths.trl", "of TRL's step, all responses of one length, after a step with the "
+             "paper's lengths"),
+            ("peak_mib_step_equal_lengths.1", "the same of ours, one context"),
             ("vs_full_49k", "the LM head alone, forward, backward and AdamW, against full logits: V = 49,152, "
              "hidden size 576"),
             ("vs_full_152k", "the same, V = 151,936, hidden size 128"),
             ("product_vs_torch", "one float32 product, ours over torch's: the part of the gain that depends on the "
              "processor"),
-            ("peak_mib_512", "peak memory above resting with 512 tokens, MiB"),
+            ("peak_mib_512", "peak memory of the LM head alone above resting, 512 tokens, V = 151,936, MiB"),
             ("peak_mib_8192", "the same with 8,192 tokens"),
         ),
     ),
@@ -86,9 +93,16 @@ FIGURES = (
             ("deltas.0.bytes_ratio", "bytes of a whole policy over those of its changes, 20 steps at "
              "learning rate 1e-6"),
             ("deltas.0.changed_share.median", "share of the bfloat16 values that a step changes"),
+            ("deltas.0.delta.seconds.publish", "seconds to find, compress and write the changes"),
+            ("deltas.0.whole.seconds.publish", "seconds to write a whole policy"),
             ("deltas.0.delta.seconds.verify and apply", "seconds to verify and apply changes on this host, where a "
              "whole policy is only read: changes pay across a network"),
             ("deltas.0.whole.seconds.verify and apply", "the same of a whole policy"),
+            ("deltas.1.bytes_ratio", "as the first, from weights between bfloat16 values, as they are in the middle "
+             "of a training run"),
+            ("deltas.1.changed_share.first", "share of the values that the first of these steps changes, whose update "
+             "is the largest"),
+            ("deltas.1.changed_share.median", "the same of the median step"),
             ("deltas.2.bytes_ratio", "as the first, at learning rate 1e-5"),
             ("deltas.2.changed_share.median", "as above, at learning rate 1e-5"),
         ),

@@ -33,7 +33,9 @@ GPUs, for the fastest split of them that fits:
 
 COLUMNS = """\
 - *Strict* is strictly on-policy: the next step begins when the rollouts have loaded the new policy. *Staleness 1*:
-  the rollouts work one policy ahead and never wait (`run.max_staleness = 1`), in the long run.
+  the rollouts sample a step while the learner learns from the one before it (`run.max_staleness = 1`), in the long
+  run. A rollout completes its running responses before it loads a policy, so staleness 1 gains little where sampling
+  takes longest.
 - *Busy* is the busiest process of each role in a strict step. *In phases*: the same GPUs and rates, but all responses
   first, then all scores, then all gradients.
 - *As shipped* is the split in `[resources]` of the recipe and its strict step. The recipes keep two teachers, so that
@@ -49,9 +51,11 @@ BASIS = """\
 A roofline. Sampling a token reads the weights and the KV cache once; the time is bytes over the reached bandwidth, or
 FLOPs over the reached FLOP/s if that is longer. If the KV cache is full, the newest response is preempted and
 computed again, as vLLM does. Scoring and learning are FLOPs over the reached FLOP/s: 2 per parameter and token,
-attention with its square, four forward passes for learning (forward, backward twice, recomputation). 256 responses
-are drawn from the length distribution, and rollouts, teachers and ranks are simulated as queues. Memory is that of
-[sizing.md](sizing.md).
+attention with its square, four forward passes for learning (forward, backward twice, recomputation). Less or more
+where the settings say so: no product for the gradients of frozen weights (LoRA), no recomputation, one more forward
+pass for the initial student (ExOPD), for a plan that reads the student, and no gradient before the whole step has
+arrived if the method plans it (Token-Sync). 256 responses are drawn from the length distribution, and rollouts,
+teachers and ranks are simulated as queues. Memory is that of [sizing.md](sizing.md).
 """
 
 GPU_TABLE = """\

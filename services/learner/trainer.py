@@ -105,8 +105,7 @@ class Trainer:
     @property
     def needs_whole_step(self) -> bool:
         """Whether the method must see all trajectories of a step before it learns from the first."""
-        method = self._config.method.method
-        return method.plan is not None and not method.plans_each_alone
+        return self._config.method.method.plans_whole_step
 
     def look(self, trajectories: list[Trajectory]) -> StepFacts | None:
         """The facts that a plan needs of one micro-batch; an empty one takes part in the collectives of other ranks."""

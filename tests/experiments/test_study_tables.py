@@ -39,7 +39,7 @@ def collect(config: Config, directory: Path, goal: object, *, chosen: str | None
     base = -draw.exponential(1, length)
     scores = [base, *(base + draw.normal(0, 0.1, length) for _ in contexts[1:])]
     ids = draw.integers(0, len(WORDS), length).astype(np.int32)
-    scored = ScoredRollout(StudyRollout(0, "p", length), ids, base.astype(np.float32), np.float32(scores))
+    scored = ScoredRollout(StudyRollout(0, "p", length), ids, base.astype(np.float32), np.array(scores, np.float32))
     study.write_shard(0, [scored])
 
 

@@ -2,6 +2,7 @@
 
 import statistics
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from calopd.planning.gpus import GPUS
 from calopd.planning.lengths import PAPER_QUANTILES, draw_lengths, lengths_of_run
 from calopd.planning.plan_tables import Plan, print_assumptions
 from calopd.planning.splits import plan_splits, with_split
-from calopd.planning.step_simulation import StepModel, sample_times, serve
+from calopd.planning.step_simulation import Servers, StepModel, sample_times
 from calopd.rundir.files import read_lines, write_lines, write_text
 from calopd.rundir.layout import RunDir
 from tests.services.processes import ROOT
@@ -61,28 +62,97 @@ def test_a_full_cache_preempts_and_loses_no_token() -> None:
 
 
 def test_first_come_first_served() -> None:
-    done, busy = serve([(0.0, 2.0), (1.0, 2.0), (1.5, 1.0)], 1)
-    assert done == [2.0, 4.0, 5.0]
-    assert busy == 5.0
-    assert serve([(0.0, 2.0), (1.0, 2.0), (1.5, 1.0)], 2)[0] == [2.0, 3.0, 3.0]
+    arrivals = [(0.0, 2.0), (1.0, 2.0), (1.5, 1.0)]
+    one = Servers(1)
+    assert one.serve(arrivals) == [2.0, 4.0, 5.0]
+    assert one.busy == 5.0
+    assert one.serve([(0.0, 1.0)]) == [6.0], "after the work that came before"
+    assert Servers(2).serve(arrivals) == [2.0, 3.0, 3.0]
 
 
-def test_roles_overlap_in_a_strict_step_and_do_not_in_phases() -> None:
-    lengths = draw_lengths(32, 0, limit=400)
-    model = StepModel(
+LENGTHS = draw_lengths(32, 0, limit=400)
+
+
+def step_model(per_second: float = 40.0) -> StepModel:
+    """Two rollouts that sample a token per second and sequence; teacher and rank take `per_second` tokens."""
+    return StepModel(
         replica=replica(),
         rollouts=2,
         teachers=1,
         ranks=1,
-        scoring=lambda tokens: tokens / 40,
-        learning=lambda tokens: tokens / 40,
+        scoring=lambda tokens: tokens / per_second,
+        learning=lambda tokens: tokens / per_second,
         optimizer=1.0,
-        publish=2.0,
+        publish=1.0,
+        load=1.0,
     )
-    strict, phases = model.strict(lengths), model.phases(lengths)
+
+
+def test_roles_overlap_in_a_strict_step_and_do_not_in_phases() -> None:
+    model = step_model()
+    strict, phases = model.strict(LENGTHS), model.phases(LENGTHS)
     assert strict.busiest < strict.step < phases
-    assert phases == pytest.approx(max(lengths) + strict.teacher + strict.learner + 2.0)
-    assert model.stale(lengths).step <= strict.step
+    assert phases == pytest.approx(max(LENGTHS) + strict.teacher + strict.learner + 2.0)
+    assert model.stale(LENGTHS).step <= strict.step
+
+
+def test_a_stale_step_lasts_as_long_as_the_busiest_role_and_half_the_way_of_a_policy() -> None:
+    learner_bound = step_model(per_second=10.0)
+    stale = learner_bound.stale(LENGTHS)
+    # Sampled, scored and learned from, then published: two steps later a policy is there that has learned from it.
+    assert stale.step == pytest.approx(stale.learner + learner_bound.publish, rel=0.01)
+    rollout_bound = step_model(per_second=10_000.0)
+    stale = rollout_bound.stale(LENGTHS)
+    assert stale.step == pytest.approx(max(LENGTHS) + rollout_bound.load, rel=0.01), "running responses are completed"
+    assert stale.step > stale.busiest
+
+
+def test_a_method_that_sees_the_whole_step_first_learns_after_the_last_score() -> None:
+    model = step_model(per_second=100.0)
+    strict = model.strict(LENGTHS)
+    waits = replace(model, looking=lambda tokens: 0.0).strict(LENGTHS)
+    looks = replace(model, looking=lambda tokens: tokens / 100).strict(LENGTHS)
+    assert strict.step < waits.step < looks.step
+    assert waits.step > max(LENGTHS) + strict.learner + 2.0
+    assert waits.learner == strict.learner
+    assert looks.learner - waits.learner == pytest.approx(strict.learner - 1.0), "one more pass"
+
+
+@pytest.mark.parametrize(
+    ("settings", "longer"),
+    [
+        (("learner.recompute_activations=false",), "less learner"),
+        (("learner.compile=true",), "less learner"),
+        (("learner.lora_rank=64",), "less learner"),
+        (("method.name=exopd", "learner.lora_rank=0"), "more learner"),
+        (('method.probes=["sol"]',), "more teacher"),
+    ],
+)
+def test_settings_that_change_the_work_of_a_role_change_its_seconds(settings: tuple[str, ...], longer: str) -> None:
+    before, after = (
+        next(split.strict for split in plan_splits(load_config(CONFIG, given), GPUS["h100"], 3))
+        for given in ((), settings)
+    )
+    way, role = longer.split()
+    least, most = (before, after) if way == "more" else (after, before)
+    assert getattr(most, role) > 1.1 * getattr(least, role)
+    other = "teacher" if role == "learner" else "learner"
+    if "exopd" not in settings[0]:
+        assert getattr(after, other) == pytest.approx(getattr(before, other))
+
+
+def test_gpus_that_one_of_each_role_does_not_fit_on_are_refused() -> None:
+    config = load_config(CONFIG, ["rollout.tensor_parallel_size=2"])
+    with pytest.raises(ConfigError, match=r"3 GPUs cannot be split: .* need 4 \(1 \+ 2 \+ 1"):
+        plan_splits(config, GPUS["h100"], 3)
+
+
+def test_a_plan_for_another_gpu_has_the_limits_of_that_gpu() -> None:
+    """The recipe is written for GPUs of 80 GB, whose rollouts run more sequences at once."""
+    config = load_config(CONFIG)
+    h100 = plan_splits(config, GPUS["h100"], 4)[0].strict.rollout
+    slower = replace(GPUS["h100"], name="4090", memory_gib=GPUS["4090"].memory_gib)
+    assert plan_splits(config, slower, 4)[0].strict.rollout > 1.2 * h100
 
 
 def test_the_best_split_fits_and_is_a_configuration() -> None:

@@ -12,6 +12,7 @@ from calopd.planning.gpus import GPU, GPUS
 from calopd.planning.known_models import KNOWN_MODELS
 from calopd.planning.measured_rates import Layer, measure
 from calopd.planning.model_shapes import ModelShape, shape_of
+from calopd.planning.passes import Passes
 from calopd.planning.plan_tables import assumptions
 from calopd.planning.rates import (
     ASSUMED,
@@ -56,7 +57,7 @@ def test_seconds_by_hand() -> None:
     layers, head = 28 * (2 * linear * 10_000 + 2 * 2_048 * 10_000**2), 2 * 151_936 * 2_048 * 9_000
     whole = Efficiency(decode_bandwidth=1, decode_overhead_seconds=0, prefill=1, training=1)
     assert scoring_seconds(qwen, gpu, [1_000], 9_000, whole) == pytest.approx((layers + head) / 1e14)
-    assert learning_seconds(qwen, gpu, 1_000, 9_000, whole) == pytest.approx((4 * layers + 3 * head) / 1e14)
+    assert learning_seconds(qwen, gpu, 1_000, 9_000, whole, Passes()) == pytest.approx((4 * layers + 3 * head) / 1e14)
     kv, weights = 2 * 28 * 8 * 128 * 2, 2 * (qwen.parameters - 2_048)
     assert decode_seconds(qwen, gpu, 64, 64 * 5_000, whole) == pytest.approx((weights + kv * 64 * 5_000) / 1e12)
 

@@ -102,6 +102,11 @@ class Method(Generic[S]):
         assert not (self.plans_each_alone and self.plan_reads_student), "the pass over the student is one of all ranks"
 
     @property
+    def plans_whole_step(self) -> bool:
+        """Whether the first gradient of a step waits for its last trajectory."""
+        return self.plan is not None and not self.plans_each_alone
+
+    @property
     def uses_probes(self) -> bool:
         return issubclass(self.settings, ProbeSettings)
 
