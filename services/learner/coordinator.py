@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from calopd.config import Config, save_with_run
+from calopd.core.errors import PolicyError
 from calopd.core.heartbeat import Heartbeat
 from calopd.core.phase import Phase
 from calopd.core.step_metrics import step_line
 from calopd.core.step_result import MeasuredStep
-from calopd.core.types import Ticket
+from calopd.core.types import EVALUATION, Ticket
 from calopd.local.entry_point import tell_progress
 from calopd.models.tokenizers import load_tokenizer
 from calopd.planning.model_shapes import load_shape
@@ -57,6 +58,8 @@ class Coordinator:
         self._tokenizer = load_tokenizer(config.student.path)
         self._shape = load_shape(config.student.path)
         self._batchers: dict[int, DynamicBatcher] = {}
+        self._versions: dict[int, set[int]] = {}
+        """Open step -> the only policies that its tickets may be sampled from."""
         prometheus.run_info.labels(config.method.name, config.student.path, config.teacher.path).set(1)
         prometheus.steps_wanted.set(config.run.steps)
         volumes = {"run": self._run_dir.path, "policies": config.policies}
@@ -81,15 +84,19 @@ class Coordinator:
         if self._run_dir.teacher.exists():  # a server that lost its data must not pin another teacher
             self._queue.pin(TEACHER, self._run_dir.teacher.read_bytes())
         self._trackers = start_trackers(self._config, self._queue.run, step)
-        here = step_batch(step)
+        run = self._config.run
+        # Steps that the policy of the checkpoint had opened stay open. Later ones are repeated, but a deterministic run
+        # reaches the same weights again, so their trajectories stay valid.
+        end = run.steps if run.deterministic else step + run.max_staleness + 1
+        valid = {step_batch(number) for number in range(step, end)}
         for batch in self._queue.open_batches():
-            # Later steps are repeated. A deterministic run reaches the same weights, so their trajectories stay valid.
-            if batch.startswith("step-") and (batch < here or (batch > here and not self._config.run.deterministic)):
+            if not batch.startswith(EVALUATION) and batch not in valid:
                 self._queue.release_batch(batch)
         self._sha256 |= {int(version): sha256 for version, sha256 in record.policies.items()}
         if retried := self._queue.retry_dead_letters():
             log.warning("%d dead letters are issued again: %s", len(retried), ", ".join(t.id for t in retried[:5]))
-        self._forget_lost_policies(step)
+        if run.deterministic:
+            self._forget_lost_policies(step)
         self._evaluations.resume(step)
         self._status.step = self._status.checkpoint_step = step
         prometheus.checkpoint_time.set(found.stat().st_mtime if found else time.time())
@@ -128,8 +135,19 @@ class Coordinator:
                     log.warning("policy %d is gathered and published again: a rollout could not read it", version)
                     yield PolicyWanted(version)
                 else:
-                    log.error("policy %d was asked for by a rollout, but is not kept", version)
+                    self._give_up_policy(version)
             yield item
+
+    def _give_up_policy(self, version: int) -> None:
+        """Nobody has the weights of a policy any more: what waits for it must not wait for ever."""
+        log.error("policy %d was asked for by a rollout, but is not kept", version)
+        self._evaluations.drop(version)
+        needing = [step for step, versions in self._versions.items() if version in versions]
+        if needing:
+            raise PolicyError(
+                f"policy {version} is lost or damaged, and step {needing[0] + 1} is to be sampled from it. The learner "
+                "starts again from its checkpoint and has the step sampled from the policy of the checkpoint"
+            )
 
     def evaluate(self, version: int) -> None:
         """Open the evaluation of a published policy if one is due, and remove the policies that nobody needs."""
@@ -144,6 +162,9 @@ class Coordinator:
         tickets = [self._with_policy(ticket) for ticket in tickets]
         issued = self._queue.open_batch(step_batch(step), tickets)
         log.info("step %d is open: %d tickets%s", step + 1, len(tickets), "" if issued else ", issued before")
+        if not issued:
+            self._withdraw_unknown(step, tickets)
+        self._versions[step] = {ticket.policy_version for ticket in tickets if not ticket.newer_policy}
         self._batchers[step] = DynamicBatcher(
             len(tickets),
             self._config.learner.micro_batch_tokens,
@@ -158,6 +179,17 @@ class Coordinator:
         """The ticket with the digest of its policy; if that policy is lost, for the newest one."""
         version = ticket.policy_version if ticket.policy_version in self._sha256 else max(self._sha256)
         return replace(ticket, policy_version=version, policy_sha256=self._sha256[version])
+
+    def _withdraw_unknown(self, step: int, tickets: list[Ticket]) -> None:
+        """Have those sampled again at once whose policy came after the checkpoint: its weights are not known here."""
+        arrivals = self._queue.arrivals(step_batch(step), block_seconds=0.0)
+        newest = {arrival.index: arrival for arrival in arrivals}.values()
+        unknown = {arrival.index for arrival in newest if arrival.tokens > 0 and not self._is_of_policy(arrival)}
+        if unknown:
+            log.warning(
+                "%d results of step %d are of policies after the checkpoint: sampled again", len(unknown), step + 1
+            )
+            self._queue.reissue(step_batch(step), [ticket for ticket in tickets if ticket.index in unknown])
 
     def _is_of_policy(self, arrival: Arrival) -> bool:
         """Whether a result was sampled from the weights that this learner knows by their version."""
@@ -180,6 +212,7 @@ class Coordinator:
         line: dict[str, Any] = step_line(measured, self._config.method.probe_contexts)
         self._trackers.record(line)
         self._batchers.pop(measured.step, None)
+        self._versions.pop(measured.step, None)
         for row in sorted(measured.result.shown, key=lambda row: row["index"]):
             tokens = [self._tokenizer.decode([i]) for i in row["response_ids"]]
             append_line(self._run_dir.trajectories, {"step": line["step"], **row, "tokens": tokens})

@@ -90,11 +90,16 @@ class Evaluations:
                 version = int(batch.removeprefix(EVALUATION))
                 if version > step or not self._problems or self._run_dir.evaluation(version).exists():
                     self._queue.release_batch(batch)
-                elif version < step and not is_intact(self._config.policies, version):
-                    self._queue.release_batch(batch)
-                    log.warning("the evaluation of policy %d is dropped: the policy is lost or damaged", version)
-                else:
-                    self._open(version)
+                    continue
+                self._open(version)
+                if version < step and not is_intact(self._config.policies, version):
+                    self.drop(version)
+
+    def drop(self, version: int) -> None:
+        """End the evaluation of a policy whose weights nobody has any more."""
+        if self._running.pop(version, None) is not None:
+            self._queue.release_batch(evaluation_batch(version))
+            log.warning("the evaluation of policy %d is dropped: the policy is lost or damaged", version)
 
     def open(self, version: int) -> None:
         """Issue the tickets of a policy if an evaluation is due; while another one is running, warn and skip it."""

@@ -61,8 +61,6 @@ class TrainingLoop:
         self._record = Record()
         self._policies: dict[int, str] = {}
         """Policy version -> digest of its weights."""
-        self._first_version = 0
-        """The policy version that this process started with."""
         self._open: dict[int, _OpenStep] = {}
         self._optimized: dict[int, float] = {}
         """Policy version -> Unix time of its optimizer step."""
@@ -106,7 +104,6 @@ class TrainingLoop:
             log.info("resumed after step %d from %s", self._record.step, found)
         self._coordinator.resume(self._record, found)
         self._policies = {int(version): sha256 for version, sha256 in self._record.policies.items()}
-        self._first_version = self._record.step
 
     def _publish(self, version: int) -> None:
         """Publish a policy and open the steps that may be sampled from it: from here on the rollouts work."""
@@ -115,7 +112,7 @@ class TrainingLoop:
         self._write_policy(version)
         for step in range(version, min(version + run.max_staleness + 1, run.steps)):
             if step not in self._open:
-                tickets = step_tickets(self._config, self._problems, self._queue.run, step, self._first_version)
+                tickets = step_tickets(self._config, self._problems, self._queue.run, step)
                 self._open[step] = _OpenStep(tickets, coordinator.open_step(step, tickets, self._ranks.size))
 
     def _write_policy(self, version: int) -> None:

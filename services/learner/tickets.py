@@ -19,12 +19,9 @@ def seed_of(run_seed: int, batch: str, index: int) -> int:
     return int.from_bytes(digest[:4], "big")
 
 
-def step_tickets(config: Config, problems: list[Problem], run: str, step: int, oldest: int = 0) -> list[Ticket]:
-    """The tickets of an optimizer step: the next problems of the seeded order, `samples` responses to each.
-
-    `oldest` is the version that the run started or resumed with. A deterministic run fixes the policy of every step.
-    """
-    staleness, deterministic = config.run.max_staleness, config.run.deterministic
+def step_tickets(config: Config, problems: list[Problem], run: str, step: int) -> list[Ticket]:
+    """The tickets of an optimizer step: the next problems of the seeded order, `samples` responses to each."""
+    staleness = config.run.max_staleness
     learner, method = config.learner, config.method
     count = learner.trajectories // learner.samples
     chosen = step_problems(problems, config.run.seed, step, count)
@@ -42,11 +39,11 @@ def step_tickets(config: Config, problems: list[Problem], run: str, step: int, o
                 problem_id=chosen[number].id,
                 sample=sample,
                 seed=seed_of(config.run.seed, batch, index),
-                policy_version=max(0 if deterministic else oldest, step - staleness),
+                policy_version=max(0, step - staleness),
                 sampling=config.rollout.sampling,
                 contexts=method.scored_contexts(measured=overlap),
                 score_options=_score_options(method, overlap),
-                newer_policy=staleness > 0 and not deterministic,
+                newer_policy=staleness > 0 and not config.run.deterministic,
             )
         )
     return tickets

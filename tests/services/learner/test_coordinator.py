@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from calopd.config import load_config
+from calopd.core.errors import PolicyError
 from calopd.core.types import Problem, Trajectory
 from calopd.rundir.checkpoints import Record
 from calopd.rundir.policies import load_policy, policy_dir, publish_policy, published_sha256, read_manifest
@@ -50,7 +51,7 @@ def back(tiny, tmp_path, queue: Queue, monkeypatch: pytest.MonkeyPatch):
             tickets = evaluation_tickets(config, PROBLEMS, "r", version, SHA256)
             queue.open_batch(evaluation_batch(version), tickets)
         for claim in queue.claim("w", 8)[::2]:
-            assert queue.commit(claim, trajectory(claim.ticket))
+            assert queue.commit(*sampled_from(claim, None))
         resumed = Coordinator(config, queue)
         resumed.resume(Record(step=step), None)
         return resumed
@@ -115,10 +116,12 @@ def test_results_of_other_weights_are_sampled_again_instead_of_learned_from(back
     assert [found for found in rounds if found] == [[[again.ticket.index]]]
 
 
-def sampled_from(claim: Claim, sha256: str | None) -> tuple[Claim, Trajectory]:
+def sampled_from(claim: Claim, sha256: str | None, version: int | None = None) -> tuple[Claim, Trajectory]:
+    """The claim with its result, by default of the policy that the ticket names."""
     done, ticket = trajectory(claim.ticket), claim.ticket
     sha256 = ticket.policy_sha256 if sha256 is None else sha256
-    return claim, replace(done, sample=replace(done.sample, policy_version=ticket.policy_version, policy_sha256=sha256))
+    version = ticket.policy_version if version is None else version
+    return claim, replace(done, sample=replace(done.sample, policy_version=version, policy_sha256=sha256))
 
 
 def test_dead_letters_are_issued_again_when_the_learner_is_back(back, queue, caplog):
@@ -133,15 +136,22 @@ def test_dead_letters_are_issued_again_when_the_learner_is_back(back, queue, cap
     assert [claim.ticket.index for claim in queue.claim("w", 99)] == [dead.ticket.index]
 
 
-def test_steps_that_were_opened_early_are_sampled_again_from_the_policy_of_the_checkpoint(back, queue):
-    """Some of their trajectories may come from policies after the checkpoint."""
+def test_a_step_that_was_opened_early_keeps_what_was_sampled_up_to_the_checkpoint(back, queue, caplog):
+    """Step 2 was opened with policy 1, that of the checkpoint. One of its responses is of policy 2, which is gone."""
     resumed = back(1, "run.max_staleness=1")
-    assert [results(queue, step) for step in range(4)] == [0, 1, 0, 0]
+    assert [results(queue, step) for step in range(4)] == [0, 1, 1, 0], "step 3 was opened with policy 2"
+    later = queue.claim_abandoned("w", 99, idle_seconds=0)[-1]
+    assert later.ticket.batch == "step-000002"
+    assert queue.commit(*sampled_from(later, "of policy 2", version=2))
+    resumed.resume(Record(step=1, policies={"0": SHA256, "1": SHA256}), None)
     resumed.publish(1, TensorStream.of(WEIGHTS))
-    resumed.open_step(2, step_tickets(resumed._config, PROBLEMS, "r", 2, oldest=1), 1)
-    ticket = queue.claim("w", 99)[-1].ticket
-    assert (ticket.batch, ticket.policy_version, ticket.newer_policy) == ("step-000002", 1, True)
-    assert ticket.policy_sha256 == published_sha256(resumed._config.policies, 1)
+    open_again(resumed, 1)
+    open_again(resumed, 2)
+    assert [results(queue, step) for step in (1, 2)] == [1, 1]
+    assert "1 results of step 3 are of policies after the checkpoint" in caplog.text
+    (again,) = queue.claim("w", 99)
+    assert again.ticket == replace(later.ticket, epoch=again.ticket.epoch), "at once, from the newest policy"
+    assert again.ticket.newer_policy
 
 
 @pytest.mark.parametrize("lost", [False, True])
@@ -171,6 +181,33 @@ def test_a_policy_that_a_rollout_cannot_read_is_published_whole(back, queue, tmp
     assert not read_manifest(policies, 2).is_delta
     assert torch.equal(load_policy(FileReader(policies).fetch(2).directory)["w"], many)
     assert "policy 1 was asked for by a rollout, but is not kept" in caplog.text
+
+
+def test_a_step_whose_policy_nobody_has_is_sampled_from_that_of_the_checkpoint(back, queue, tmp_path):
+    """Step 2 of a deterministic run is to be sampled from policy 1, which is damaged after policy 2 was published."""
+    record, staleness = Record(step=1, policies={"0": SHA256}), ("run.deterministic=true", "run.max_staleness=1")
+    resumed = back(1, *staleness)
+    resumed.resume(record, None)
+    resumed.publish(1, TensorStream.of(WEIGHTS))
+    open_again(resumed, 2)
+    resumed.publish(2, TensorStream.of({"w": torch.zeros(8)}))
+    (policy_dir(resumed._config.policies, 1) / "model.safetensors").write_bytes(b"damaged")
+    queue.request_policy(1)
+    with pytest.raises(PolicyError, match="policy 1 is lost or damaged, and step 3 is to be sampled from it"):
+        list(resumed._answer_requests(iter([None])))
+    resumed.resume(replace(record, step=2, policies={"1": SHA256}), None)
+    resumed.publish(2, TensorStream.of({"w": torch.zeros(8)}))
+    open_again(resumed, 2)
+    assert {claim.ticket.policy_version for claim in queue.claim("w", 99)} == {2}
+
+
+def test_an_evaluation_of_a_policy_that_nobody_has_is_dropped(back, queue, caplog):
+    resumed = back(2)
+    queue.request_policy(0)
+    assert list(resumed._answer_requests(iter([None]))) == [None]
+    assert [b for b in queue.open_batches() if b.startswith("eval")] == ["eval-000002"]
+    assert "the evaluation of policy 0 is dropped" in caplog.text
+    assert resumed._evaluations.needed == {2}
 
 
 def test_a_damaged_policy_heals_also_if_none_is_kept_in_memory(back, queue, tmp_path):
