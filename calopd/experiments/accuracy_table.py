@@ -51,12 +51,12 @@ def scored_arms(plan: ExperimentPlan, arms: Sequence[str]) -> list[ScoredArm]:
     rows = []
     paper = _evaluates_as_paper(plan.experiment.evaluation)
     for pair in plan.experiment.recipes:
-        for role in plan.experiment.evaluation.baselines:
-            scores = read_scores(plan, f"{pair}.{role}")
-            if scores is not None:
+        for job in (job for job in plan.baselines if job.pair == pair):
+            scores = read_scores(plan, job)
+            if scores is not None and job.role in plan.experiment.evaluation.baselines:
                 names = pair_of(_recipe_settings(plan, pair))
-                known = paper_accuracy(names, role) if paper else {}
-                rows.append(ScoredArm(pair, LABELS[role], {0: scores}, 1, _comparable(known, scores)))
+                known = paper_accuracy(names, job.role) if paper else {}
+                rows.append(ScoredArm(pair, LABELS[job.role], {0: scores}, 1, _comparable(known, scores)))
         for variation in (one for arm in arms for one in plan.variations[arm]):
             found = _seeds(plan, pair, variation)
             if found:
@@ -75,7 +75,7 @@ def _recipe_settings(plan: ExperimentPlan, pair: str) -> dict[str, dict[str, obj
 def _seeds(plan: ExperimentPlan, pair: str, variation: Variation) -> dict[int, ModelScores]:
     found = {}
     for seed in plan.experiment.seeds:
-        scores = read_scores(plan, plan.run(pair, variation, seed).name)
+        scores = read_scores(plan, plan.run(pair, variation, seed))
         if scores is not None:
             found[seed] = scores
     return found

@@ -68,7 +68,7 @@ class CostModel:
     def _planned(self, job: ExperimentJob) -> Cost:
         gpus = len(job.config.placement.gpus)
         if isinstance(job, StudyJob):
-            tokens = self._experiment.studies[job.name.removeprefix("study.")].tokens or PAPER_TOKENS
+            tokens = self._experiment.studies[job.study].tokens or PAPER_TOKENS
             return Cost(_study_seconds(job, tokens) / 3600, 0.0, gpus)
         training = job.config.run.steps * self._step_seconds(job.config) if isinstance(job, RunJob) else 0.0
         return Cost(training / 3600, self._evaluation_seconds(job, gpus) / 3600, gpus)

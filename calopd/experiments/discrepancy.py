@@ -1,6 +1,5 @@
 """Discrepancy between teacher and student on held-out problems: the student's own responses, scored by the teacher."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,9 @@ import numpy as np
 from calopd.config import Config
 from calopd.core.calibration import calibrated_advantage, tsd_region
 from calopd.experiments.experiment_file import DiscrepancyPart
-from calopd.experiments.planned_runs import ExperimentPlan
-from calopd.rundir.files import write_json
+from calopd.experiments.planned_runs import BaselineJob, ExperimentPlan, RunJob
+from calopd.rundir.digests import sha256
+from calopd.rundir.files import read_json, write_json
 from calopd.study.collection import Goal, collect
 from calopd.study.shards import Study
 
@@ -22,17 +22,23 @@ RELAXATION = 5.0
 def measure_discrepancy(config: Config, student: str, part: DiscrepancyPart, directory: Path) -> None:
     """Sample and score the responses of the model at `student`, then write discrepancy.json; repeated, it resumes."""
     goal = Goal(None, part.rollouts, SHARD_TOKENS, FLUSH_SECONDS)
-    study, settings = directory / "study", directory / "settings.json"
-    if settings.exists() and json.loads(settings.read_text(encoding="utf-8")) != _settings(part):
+    study, settings, wanted = directory / "study", directory / "settings.json", _settings(part, config)
+    if settings.exists() and read_json(settings) != wanted:
         shutil.rmtree(directory)
-    write_json(settings, _settings(part))
+    write_json(settings, wanted)
     collect(measured_config(config, student, part), study, goal, chosen=part.probes, recorded=None)
-    write_json(result_file(directory), {"settings": _settings(part), **summarise_discrepancy(Study(study))})
+    write_json(result_file(directory), {"settings": wanted, **summarise_discrepancy(Study(study))})
 
 
-def _settings(part: DiscrepancyPart) -> dict[str, Any]:
-    settings: dict[str, Any] = part.model_dump(mode="json")
-    return settings
+def _settings(part: DiscrepancyPart, config: Config) -> dict[str, Any]:
+    """What a discrepancy depends on, besides the weights of a run, which has its directory to itself."""
+    problems = part.problems
+    return {
+        **part.model_dump(mode="json"),
+        "sha256": sha256(problems) if problems.is_file() else None,
+        "student": config.student.path,
+        "teacher": config.teacher.path,
+    }
 
 
 def measured_config(config: Config, student: str, part: DiscrepancyPart) -> Config:
@@ -79,10 +85,10 @@ def result_file(directory: Path) -> Path:
     return directory / "discrepancy.json"
 
 
-def read_discrepancy(plan: ExperimentPlan, name: str) -> dict[str, Any] | None:
+def read_discrepancy(plan: ExperimentPlan, job: RunJob | BaselineJob) -> dict[str, Any] | None:
     """The discrepancy of a model, or None if it was not measured with the settings of the file."""
-    file, part = result_file(plan.files.discrepancy(name)), plan.experiment.discrepancy
-    if part is None or not file.exists():
+    part = plan.experiment.discrepancy
+    values: dict[str, Any] | None = read_json(result_file(plan.files.discrepancy(job.name)))
+    if part is None or values is None:
         return None
-    values: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return values if values.pop("settings", None) == _settings(part) else None
+    return values if values.pop("settings", None) == _settings(part, job.config) else None

@@ -82,7 +82,7 @@ def _points(
 def _result(plan: ExperimentPlan, job: RunJob, key: str) -> float | None:
     if key == "retained_ratio":
         return final_retained(job.config.run_dir)
-    scores = read_scores(plan, job.name)
+    scores = read_scores(plan, job)
     return None if scores is None else scores.accuracy(MEAN)
 
 
@@ -131,8 +131,8 @@ def discrepancy_table(plan: ExperimentPlan) -> DataTable | None:
         header=["Model", "mean |lT - lS|", "mean lS - lT", "retained", "length", "responses"],
         csv_header=["model", *_DISCREPANCY],
     )
-    for job in plan.jobs:
-        found = read_discrepancy(plan, job.name)
+    for job in (job for job in plan.jobs if not isinstance(job, StudyJob)):
+        found = read_discrepancy(plan, job)
         if found is not None:
             error = f"{found['mean_absolute']:.3f} ± {found['standard_error']:.3f}"
             cells = [_model_label(plan, job), error, f"{found['mean_log_ratio']:.3f}", f"{found['retained']:.1%}"]

@@ -106,7 +106,7 @@ def _jobs(plan: ExperimentPlan) -> str:
         state = "done" if is_done(plan, job) else "not done"
         page = "" if isinstance(job, BaselineJob) else f"../../runs/{job.name}/report.html"
         if isinstance(job, StudyJob):
-            page = f"../../studies/{job.name.removeprefix('study.')}/tsd.html"
+            page = f"../../studies/{job.study}/tsd.html"
         name = f'<a href="{escape(page)}">{escape(job.name)}</a>' if page and state == "done" else escape(job.name)
         rows += f"<tr><th>{name}</th><td>{state}</td></tr>"
     return (

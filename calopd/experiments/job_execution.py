@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from typing import Any
 
 from rich.console import Console
 
@@ -27,9 +28,10 @@ from calopd.experiments.planned_runs import (
 )
 from calopd.local.training import run as train
 from calopd.models.devices import chosen_dtype
+from calopd.rundir.files import read_json, write_json
 from calopd.rundir.layout import RunDir
 from calopd.study.analyze import analyze
-from calopd.study.collection import NOISE_ROLLOUTS, Goal, collect
+from calopd.study.collection import NOISE_ROLLOUTS, Goal, collect, contexts_of, study_facts
 from calopd.study.comparison_page import write_comparison
 from calopd.study.layout import StudyDir
 from calopd.study.study_page import write_page
@@ -44,11 +46,12 @@ def is_trained(run_dir: RunDir) -> bool:
 
 def is_done(plan: ExperimentPlan, job: ExperimentJob) -> bool:
     if isinstance(job, StudyJob):
-        return StudyDir(plan.files.study(job.name.removeprefix("study."))).page.exists()
+        files = StudyDir(plan.files.study(job.study))
+        return files.page.exists() and read_json(files.experiment) == _study_settings(plan, job)
     if isinstance(job, RunJob) and not is_trained(job.config.run_dir):
         return False
-    evaluated = not plan.experiment.evaluation.benchmarks or read_scores(plan, job.name) is not None
-    return evaluated and (not _measures(plan, job) or read_discrepancy(plan, job.name) is not None)
+    evaluated = not plan.experiment.evaluation.benchmarks or read_scores(plan, job) is not None
+    return evaluated and (not _measures(plan, job) or read_discrepancy(plan, job) is not None)
 
 
 def _measures(plan: ExperimentPlan, job: RunJob | BaselineJob) -> bool:
@@ -64,10 +67,10 @@ def do_job(plan: ExperimentPlan, job: ExperimentJob, console: Console) -> None:
     if isinstance(job, RunJob) and not is_trained(job.config.run_dir):
         _forget_results(plan, job)
         _train(job.config)
-    if plan.experiment.evaluation.benchmarks and read_scores(plan, job.name) is None:
+    if plan.experiment.evaluation.benchmarks and read_scores(plan, job) is None:
         _evaluate(plan, job, console)
     part = plan.experiment.discrepancy
-    if part is not None and _measures(plan, job) and read_discrepancy(plan, job.name) is None:
+    if part is not None and _measures(plan, job) and read_discrepancy(plan, job) is None:
         model = str(job.config.run_dir.model) if isinstance(job, RunJob) else job.config.student.path
         measure_discrepancy(job.config, model, part, plan.files.discrepancy(job.name))
     if isinstance(job, RunJob) and not plan.experiment.keep_checkpoints:
@@ -103,7 +106,7 @@ def _evaluate(plan: ExperimentPlan, job: RunJob | BaselineJob, console: Console)
     directory = EvaluationDir(plan.files.evaluation(job.name))
     evaluation.save(directory, otherwise=f"set another `dir` in the experiment, or remove {directory}")
     results = run_job(evaluation, directory, _replicas(job), console)
-    save_scores(plan.files.scores(job.name), results, part)
+    save_scores(plan.files.scores(job.name), results, part, evaluated_model(job))
 
 
 def _split_size(job: RunJob | BaselineJob) -> int:
@@ -119,14 +122,21 @@ def _replicas(job: RunJob | BaselineJob) -> list[Group]:
 
 
 def _study(plan: ExperimentPlan, job: StudyJob) -> None:
-    name = job.name.removeprefix("study.")
-    part, directory = plan.experiment.studies[name], plan.files.study(name)
+    part, directory = plan.experiment.studies[job.study], plan.files.study(job.study)
     goal = Goal(part.tokens, part.rollouts, SHARD_TOKENS, FLUSH_SECONDS, NOISE_ROLLOUTS)
     collect(job.config, directory, goal, chosen=part.contexts or None, recorded=job.recorded)
     analyze(directory)
     if job.recorded is not None:
         write_comparison(job.recorded, directory, (), StudyDir(directory).comparison)
     write_page(directory, None, chosen=[], count=24)
+    write_json(StudyDir(directory).experiment, _study_settings(plan, job))
+
+
+def _study_settings(plan: ExperimentPlan, job: StudyJob) -> dict[str, Any]:
+    """A study with other ones has other results: it is collected further, or refused."""
+    part = plan.experiment.studies[job.study]
+    facts = study_facts(job.config, contexts_of(job.config, part.contexts or None), job.recorded)
+    return {**facts, "tokens": part.tokens, "rollouts": part.rollouts}
 
 
 def _remove_state(config: Config) -> None:

@@ -13,7 +13,7 @@ from calopd.evaluation.benchmark_table import HUB
 from calopd.evaluation.benchmarks import load_benchmark
 from calopd.evaluation.results import MEAN, Results
 from calopd.experiments.experiment_file import EvaluationPart
-from calopd.experiments.planned_runs import ExperimentPlan
+from calopd.experiments.planned_runs import BaselineJob, ExperimentPlan, RunJob, evaluated_model
 from calopd.rundir.files import write_json
 
 
@@ -50,26 +50,29 @@ def evaluation_settings(part: EvaluationPart) -> dict[str, Any]:
     }
 
 
-def save_scores(file: Path, results: Results, part: EvaluationPart) -> None:
+def save_scores(file: Path, results: Results, part: EvaluationPart, model: str) -> None:
+    """Keep the scores of an evaluation; `model` is what the experiment calls the model."""
     rows = {row.name: row for row in results.summaries()}
     scores = ModelScores(
         scores={name: results.scores(name) for name in results.names},
         sha256={name: results.benchmark(name)["sha256"] for name in results.names},
         length={name: rows[name].length for name in results.names},
         truncated={name: rows[name].truncated for name in results.names},
-        settings={**results.settings, "problems": part.problems},
+        settings={**results.settings, "problems": part.problems, "model": model},
     )
     write_json(file, asdict(scores))
 
 
-def read_scores(plan: ExperimentPlan, name: str) -> ModelScores | None:
+def read_scores(plan: ExperimentPlan, job: RunJob | BaselineJob) -> ModelScores | None:
     """The scores of a model, or None if its evaluation with the settings of the file is not complete."""
-    file, part = plan.files.scores(name), plan.experiment.evaluation
+    file, part = plan.files.scores(job.name), plan.experiment.evaluation
     if not file.exists():
         return None
     scores = ModelScores(**json.loads(file.read_text(encoding="utf-8")))
     wanted = evaluation_settings(part)
     wanted |= {**asdict(wanted.pop("sampling")), "problems": part.problems}
+    if isinstance(job, BaselineJob):  # a run's directory is checked with its own settings
+        wanted["model"] = evaluated_model(job)
     same = all(scores.settings.get(key) == value for key, value in wanted.items())
     return scores if same and _same_problems(scores.sha256, part) else None
 

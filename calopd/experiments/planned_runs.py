@@ -54,6 +54,11 @@ class StudyJob:
     recorded: Path | None
     needs: tuple[str, ...] = ()
 
+    @property
+    def study(self) -> str:
+        """The name in the file."""
+        return self.name.removeprefix("study.")
+
 
 ExperimentJob = RunJob | BaselineJob | StudyJob
 
@@ -79,6 +84,10 @@ class ExperimentPlan:
     @property
     def runs(self) -> list[RunJob]:
         return [job for job in self.jobs if isinstance(job, RunJob)]
+
+    @property
+    def baselines(self) -> list[BaselineJob]:
+        return [job for job in self.jobs if isinstance(job, BaselineJob)]
 
     def run(self, pair: str, variation: Variation, seed: int) -> RunJob:
         name = self.run_names[pair, variation.label, seed]

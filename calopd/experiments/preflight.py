@@ -12,7 +12,8 @@ from calopd.experiments.discrepancy import measured_config
 from calopd.experiments.existing_run import check_existing
 from calopd.experiments.job_execution import is_done, is_trained
 from calopd.experiments.planned_runs import BaselineJob, ExperimentJob, ExperimentPlan, RunJob, StudyJob
-from calopd.study.collection import contexts_of
+from calopd.study.collection import contexts_of, study_facts
+from calopd.study.shards import Study
 
 MADE_LATER = ("ports", "recorded run")
 """Ports are chosen when a run starts, and a control follows a run of the same experiment."""
@@ -45,7 +46,9 @@ def _distinct(jobs: list[ExperimentJob]) -> Iterator[ExperimentJob]:
 def _require_job(plan: ExperimentPlan, job: ExperimentJob) -> None:
     part = plan.experiment.discrepancy
     if isinstance(job, StudyJob):
-        chosen = plan.experiment.studies[job.name.removeprefix("study.")].contexts
+        chosen = plan.experiment.studies[job.study].contexts
+        facts = study_facts(job.config, contexts_of(job.config, chosen or None), job.recorded)
+        Study(plan.files.study(job.study)).check(**facts)
         _require_study(job.config, chosen, samples=job.recorded is None)
     elif isinstance(job, RunJob) and not is_trained(job.config.run_dir):
         require(job.config, besides=MADE_LATER)

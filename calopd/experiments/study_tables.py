@@ -1,6 +1,5 @@
 """The studies of an experiment in common tables, one row per study, with the paper's numbers where they apply."""
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +9,10 @@ from calopd.config import load_config
 from calopd.core.errors import ConfigError
 from calopd.core.paper_results import pair_of
 from calopd.core.paper_study import FORMS_CONTEXT, Form, PaperStudy, paper_study
+from calopd.experiments.job_execution import is_done
 from calopd.experiments.planned_runs import ExperimentPlan, StudyJob
 from calopd.pages.figures.data_table import DataTable, TableRow
+from calopd.rundir.files import read_json
 from calopd.study.layout import StudyDir
 from calopd.study.shards import Study
 from calopd.study.terminal_tables import percent
@@ -40,11 +41,9 @@ def measured_studies(plan: ExperimentPlan) -> list[MeasuredStudy]:
     """The studies that are analysed, in the order of the plan."""
     found = []
     for job in plan.jobs:
-        name = job.name.removeprefix("study.")
-        files = StudyDir(plan.files.study(name))
-        if isinstance(job, StudyJob) and files.page.exists() and files.analysis.exists():
-            analysis = json.loads(files.analysis.read_text(encoding="utf-8"))
-            found.append(MeasuredStudy(name, analysis, _paper(files)))
+        if isinstance(job, StudyJob) and is_done(plan, job):
+            files = StudyDir(plan.files.study(job.study))
+            found.append(MeasuredStudy(job.study, read_json(files.analysis), _paper(files)))
     return found
 
 

@@ -100,6 +100,11 @@ def write_json(file: Path, value: Any) -> None:
         json.dump(value, out, indent=1)
 
 
+def read_json(file: Path) -> Any:
+    """The value in a JSON file; None if there is no such file."""
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+
+
 def write_lines(file: Path, rows: Iterable[dict[str, Any]]) -> None:
     """Write a JSONL file."""
     with atomic_file(file) as temporary, temporary.open("w", encoding="utf-8") as out:

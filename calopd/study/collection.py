@@ -71,6 +71,20 @@ def contexts_of(config: Config, chosen: str | None) -> list[str]:
     return contexts
 
 
+def study_facts(config: Config, contexts: list[str], recorded: Path | None) -> dict[str, Any]:
+    """The settings that all rollouts of a study share."""
+    return {
+        "student": config.student.path,
+        "teacher": config.teacher.path,
+        "data": str(config.data.train),
+        "contexts": contexts,
+        "seed": config.run.seed,
+        **asdict(config.rollout.sampling),
+        "placement": config.method.placement,
+        "recorded": None if recorded is None else str(recorded),
+    }
+
+
 def collect(config: Config, directory: Path, goal: Goal, *, chosen: str | None, recorded: Path | None) -> None:
     """Collect until the goal is reached, counting the rollouts that exist already."""
     study = Study(directory)
@@ -84,16 +98,7 @@ def collect(config: Config, directory: Path, goal: Goal, *, chosen: str | None, 
     require(config, study=contexts, placed=("teacher", "rollout") if recorded is None else ("teacher",))
     if recorded is not None:
         goal = goal.at_most(count_recorded(recorded))
-    study.begin(
-        student=config.student.path,
-        teacher=config.teacher.path,
-        data=str(config.data.train),
-        contexts=contexts,
-        seed=config.run.seed,
-        **asdict(config.rollout.sampling),
-        placement=config.method.placement,
-        recorded=None if recorded is None else str(recorded),
-    )
+    study.begin(**study_facts(config, contexts, recorded))
     with (
         reserved_ports(config, chosen_ports(config), learner=False) as config,
         exclusive(study.files.launcher_lock, f"{directory} is being collected by another process"),

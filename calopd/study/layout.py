@@ -49,6 +49,11 @@ class StudyDir:
         return self.path / "tables"
 
     @property
+    def experiment(self) -> Path:
+        """The settings with which an experiment made the study; written when it is complete."""
+        return self.path / "experiment.json"
+
+    @property
     def advice(self) -> Path:
         return self.path / "advice.json"
 

@@ -74,18 +74,22 @@ class Study:
 
     def begin(self, **facts: Any) -> None:
         """Write study.json; raise ConfigError if the study exists with other settings."""
-        facts = {"format": FORMAT, **facts}
+        self.check(**facts)
         if self.files.facts.exists():
-            for key, value in self.facts.items():
-                if facts.get(key) != value:
-                    raise ConfigError(
-                        f"the study in {self.directory} has {key} = {value!r}, but {facts.get(key)!r} was given: "
-                        "use the same settings to resume it, or choose another directory"
-                    )
             return
         if self.directory.exists() and any(path != self.files.launcher_lock for path in self.directory.iterdir()):
             raise ConfigError(f"{self.directory} is not empty and not a study: choose another directory")
-        write_json(self.files.facts, facts)
+        write_json(self.files.facts, {"format": FORMAT, **facts})
+
+    def check(self, **facts: Any) -> None:
+        """Raise ConfigError if the study exists with other settings."""
+        facts = {"format": FORMAT, **facts}
+        for key, value in self.facts.items() if self.files.facts.exists() else ():
+            if facts.get(key) != value:
+                raise ConfigError(
+                    f"the study in {self.directory} has {key} = {value!r}, but {facts.get(key)!r} was given: "
+                    "use the same settings to resume it, or choose another directory"
+                )
 
     def write_tokens(self, texts: Sequence[str]) -> None:
         """Write tokens.json: the text of every token id."""

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from calopd.config import Config, load_config
+from calopd.core.paper_results import STUDENT
 from calopd.experiments import discrepancy
 from calopd.experiments.discrepancy import measure_discrepancy, read_discrepancy, summarise_discrepancy
 from calopd.experiments.experiment_file import DiscrepancyPart, Experiment
-from calopd.experiments.planned_runs import ExperimentPlan
+from calopd.experiments.planned_runs import BaselineJob, ExperimentPlan
 from calopd.study.collection import Goal
 from calopd.study.shards import ScoredRollout, Study, StudyRollout
 from tests.services.processes import ROOT
@@ -89,12 +90,18 @@ def test_a_discrepancy_of_other_settings_is_measured_again(tmp_path, monkeypatch
         write_study(directory)
 
     monkeypatch.setattr(discrepancy, "collect", collect)
-    config = load_config(ROOT / "configs" / "demo.toml", environ={})
-    for problems in ("heldout.jsonl", "other.jsonl"):
-        part = DiscrepancyPart(problems=Path(problems), rollouts=4)
+    heldout, other = tmp_path / "heldout.jsonl", tmp_path / "other.jsonl"
+    heldout.write_text("before")
+    for problems, content, teacher in (
+        (heldout, "before", "first"), (other, "before", "first"), (other, "after", "first"), (other, "after", "second"),
+    ):  # fmt: skip
+        problems.write_text(content)
+        config = load_config(ROOT / "configs" / "demo.toml", [f"teacher.path={teacher}"], environ={})
+        part = DiscrepancyPart(problems=problems, rollouts=4)
         plan = ExperimentPlan("mine", Experiment(title="Mine", dir=tmp_path, recipes={}, discrepancy=part), [])
-        assert read_discrepancy(plan, "student") is None
-        measure_discrepancy(config, "student", part, plan.files.discrepancy("student"))
-        assert read_discrepancy(plan, "student") == pytest.approx(expected(), rel=1e-5)
-        assert read_discrepancy(plan, "teacher") is None
-    assert collected == [Path("heldout.jsonl"), Path("other.jsonl")]
+        student, unmeasured = (BaselineJob(name=n, pair="p", role=STUDENT, config=config) for n in ("p.student", "p.x"))
+        assert read_discrepancy(plan, student) is None
+        measure_discrepancy(config, "student", part, plan.files.discrepancy(student.name))
+        assert read_discrepancy(plan, student) == pytest.approx(expected(), rel=1e-5)
+        assert read_discrepancy(plan, unmeasured) is None
+    assert collected == [heldout, other, other, other]

@@ -21,7 +21,7 @@ from calopd.experiments.experiment_file import load_experiment
 from calopd.experiments.experiment_page import write_results
 from calopd.experiments.job_execution import is_done
 from calopd.experiments.model_scores import ModelScores, evaluation_settings
-from calopd.experiments.planned_runs import ExperimentPlan, plan_experiment
+from calopd.experiments.planned_runs import ExperimentPlan, evaluated_model, plan_experiment
 from calopd.pages.comparison.compared_page import write_comparison_of_runs
 from calopd.pages.comparison.run_groups import group_runs
 from calopd.pages.report.report_page import EMULATED_NOTE
@@ -69,9 +69,10 @@ def write_scores(plan: ExperimentPlan, name: str, **scores: list[float]) -> None
     numbers = dict.fromkeys(scores, 1.0)
     part = plan.experiment.evaluation
     wanted = Settings("", "", None, "", None, **evaluation_settings(part)).to_json()
+    model = next((evaluated_model(job) for job in plan.baselines if job.name == name), "")
     write_json(plan.files.scores(name), {
         "scores": scores, "sha256": digests, "length": numbers, "truncated": numbers,
-        "settings": {**wanted, "problems": part.problems},
+        "settings": {**wanted, "problems": part.problems, "model": model},
     })  # fmt: skip
 
 
@@ -176,6 +177,16 @@ def test_scores_of_changed_problems_are_not_shown(tmp_path):
     assert [row.label for row in scored_arms(plan, [])] == ["Student"]
     file.write_text('{"id": "1", "problem": "1 + 2?", "answer": "3"}\n')
     assert scored_arms(plan, []) == []
+
+
+def test_scores_of_another_baseline_are_not_shown(finished, tmp_path):
+    recipe = tmp_path / "other.toml"
+    recipe.write_text(f'extends = "{ROOT / "configs" / "demo.toml"}"\n[teacher]\npath = "another/teacher"\n')
+    evaluation = '[evaluation]\nbenchmarks = ["a.jsonl", "b.jsonl"]\nn = 2\n'
+    other = experiment(tmp_path, recipe=str(recipe.with_suffix("")), evaluation=evaluation)
+    assert {job.role: is_done(other, job) for job in other.baselines} == {"student": True, "teacher": False}
+    assert scored_arms(finished, [])[-1].label == "Teacher"
+    assert scored_arms(other, [])[-1].label == "Student"
 
 
 def test_figures_are_drawn_and_exported(finished):

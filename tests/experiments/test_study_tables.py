@@ -11,12 +11,16 @@ from rich.console import Console
 
 from calopd.config import Config, load_config
 from calopd.core.contexts import BASE, CONTEXTS
+from calopd.core.errors import ConfigError
 from calopd.core.paper_study import STUDIES, paper_study
 from calopd.experiments import job_execution
 from calopd.experiments.experiment_file import load_experiment
 from calopd.experiments.experiment_loop import ExperimentLoop
 from calopd.experiments.experiment_page import write_results
+from calopd.experiments.job_execution import is_done
 from calopd.experiments.planned_runs import ExperimentPlan, plan_experiment
+from calopd.experiments.preflight import require_experiment
+from calopd.experiments.study_tables import measured_studies
 from calopd.rundir.files import write_text
 from calopd.study.collection import contexts_of
 from calopd.study.shards import ScoredRollout, Study, StudyRollout
@@ -90,6 +94,28 @@ def test_the_studies_stand_side_by_side(finished):
     latex = (out / "study-consistency.tex").read_text()
     assert "\\textit{$\\tau$ = 0.05}" in latex
     assert {row["tokens"] for row in read_csv(out / "study-rollouts.csv") if "paper" not in row["study"]} == {"600"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "refused"),
+    [
+        ("rollouts = 1", "rollouts = 2", ""),
+        ("set.rollout.top_p = 0.9", "set.rollout.top_p = 0.8", "has top_p = 0.9, but 0.8 was given"),
+        ("set.rollout.top_p = 0.9", 'set.rollout.top_p = 0.9\ncontexts = "eval"', "has contexts = "),
+    ],
+)
+def test_a_study_of_a_changed_file_is_collected_further_or_refused(finished, tmp_path, old, new, refused):
+    text = (tmp_path / "tsd-study.toml").read_text()
+    assert old in text
+    file = tmp_path / "changed.toml"
+    file.write_text(text.replace(old, new))
+    plan = plan_experiment(file, load_experiment(file), environ={})
+    assert [is_done(finished, job) for job in finished.jobs] == [True] * 3
+    assert [is_done(plan, job) for job in plan.jobs] == [True, True, False]
+    assert {study.name for study in measured_studies(plan)} == {"qwen3-8b", "qwen3-4b-thinking"}
+    if refused:
+        with pytest.raises(ConfigError, match=refused):
+            require_experiment(plan)
 
 
 def test_the_papers_numbers_stand_beside_its_studies_only(finished):
