@@ -22,6 +22,10 @@ BENCHMARK_SIZES = dict(zip(BENCHMARKS, (40, 30, 30, 30, 33, 500), strict=True))
 TRAINING_SET = "dapo-math-solved.jsonl"
 """Name of the file with the solved part of DAPO (docs/reproduce.md), on which all methods of the paper train."""
 
+TRAINING_PROBLEMS, SIZE_TOLERANCE = 15_560, 0.02
+"""Problems that the paper's solver solved; sampled again, it solves a few more or less."""
+OVERLAP_TOP_K = 16
+
 STUDENT, TEACHER = "student", "teacher"
 CAL_OPD = "cal_opd/eval/5"
 """The arm of Cal-OPD with the paper's probes and relaxation."""
@@ -124,18 +128,33 @@ def arm_of(config: Settings) -> str:
 def paper_arm(config: Settings, *, timing: bool = False) -> tuple[Pair, str] | None:
     """The pair and arm of the paper with these settings; None if a run with them is not in the paper.
 
-    With `timing`, the number of steps may differ.
+    Besides a configuration they may have what it refers to: `data.problems`, a count, and `followed`, the settings of
+    the run that a control follows, which must be there. With `timing`, the number of steps may differ.
     """
     pair, name = pair_of(config), str(config.get("method", {}).get("name", ""))
     if pair not in (SMALL, MIDDLE, LARGE) or name not in METHODS or is_emulated(config):
         return None
-    if PurePath(str(config.get("data", {}).get("train"))).name != TRAINING_SET:
+    if not _trains_as_paper(config) or not _follows_as_paper(config, pair):
         return None
     for section, wanted in _wanted(name).items():
         given = config.get(section, {})
         if any(given.get(k) != value for k, value in wanted.items() if not (timing and (section, k) == _STEPS)):
             return None
     return pair, arm_of(config)
+
+
+def _trains_as_paper(config: Settings) -> bool:
+    """Whether the file is the solved set, and not of another size, as far as that is known (`data.problems`)."""
+    data = config.get("data", {})
+    count = data.get("problems")
+    same_size = count is None or abs(count - TRAINING_PROBLEMS) <= SIZE_TOLERANCE * TRAINING_PROBLEMS
+    return PurePath(str(data.get("train"))).name == TRAINING_SET and same_size
+
+
+def _follows_as_paper(config: Settings, pair: Pair) -> bool:
+    """Whether a control follows the paper's Cal-OPD (`followed`, its configuration); True for other methods."""
+    followed = METHODS[str(config["method"]["name"])].recorded
+    return not followed or paper_arm(config.get("followed", {})) == (pair, CAL_OPD)
 
 
 def _wanted(name: str) -> dict[str, dict[str, Any]]:
@@ -162,6 +181,8 @@ def paper_minutes(config: Settings) -> float | None:
 def paper_at_end(config: Settings, metric: str) -> float | None:
     """The paper's value of a metric at the end of training; None if it has none for this pair, arm and settings."""
     found = paper_arm(config)
+    if "overlap" in metric and config["method"].get("overlap_top_k") != OVERLAP_TOP_K:
+        return None
     return None if found is None else TRAINING.get(found[0], {}).get(metric, {}).get(found[1])
 
 

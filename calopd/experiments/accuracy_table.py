@@ -17,6 +17,7 @@ from calopd.core.paper_results import (
 from calopd.core.statistics import Difference, Spread, holm, seeded_difference, spread
 from calopd.evaluation.accuracy_tables import p_value, points
 from calopd.evaluation.results import MEAN
+from calopd.experiments.existing_run import settings_of
 from calopd.experiments.experiment_file import EvaluationPart, TablePart
 from calopd.experiments.model_scores import ModelScores, read_scores
 from calopd.experiments.planned_runs import ExperimentPlan
@@ -82,8 +83,7 @@ def _seeds(plan: ExperimentPlan, pair: str, variation: Variation) -> dict[int, M
 
 
 def _paper(plan: ExperimentPlan, pair: str, variation: Variation) -> dict[str, float]:
-    config = plan.run(pair, variation, plan.experiment.seeds[0]).config.model_dump(mode="json")
-    arm = paper_arm(config)
+    arm = paper_arm(settings_of(plan.run(pair, variation, plan.experiment.seeds[0])))
     return {} if arm is None else paper_accuracy(*arm)
 
 

@@ -1,4 +1,4 @@
-"""The check of a directory that a run of an experiment would use, or count as its own."""
+"""The directory that a run of an experiment uses, or counts as its own: its check, and the settings in it."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,6 +7,8 @@ from calopd.config import Config, check_resumable, load_config
 from calopd.config.resume import check_owner
 from calopd.core.errors import ConfigError
 from calopd.experiments.planned_runs import RunJob
+from calopd.pages.report import read_record
+from calopd.rundir.training_problems import check_problems
 
 DECIDING: dict[str, tuple[str, ...]] = {
     "run": ("steps", "deterministic"),
@@ -20,6 +22,15 @@ DECIDING: dict[str, tuple[str, ...]] = {
     "emulation": ("gpu", "time_scale", "response_tokens", "phases"),
 }  # fmt: skip
 """Settings that may change when a run is resumed, and on which its results depend: in an experiment they may not."""
+
+
+def settings_of(job: RunJob) -> dict[str, dict[str, Any]]:
+    """The settings of a run and of what it refers to; of one that has not begun, its configuration."""
+    run_dir = job.config.run_dir
+    if run_dir.config.exists():
+        return read_record(run_dir).settings
+    settings: dict[str, dict[str, Any]] = job.config.model_dump(mode="json")
+    return settings
 
 
 def check_existing(job: RunJob) -> None:
@@ -40,6 +51,7 @@ def check_existing(job: RunJob) -> None:
             f"{run_dir} has {key} = {was}, the experiment {wanted}: set another `dir`, or remove the run to train it "
             "again"
         )
+    check_problems(run_dir, job.config.data.train)
 
 
 def _differences(saved: Config, wanted: Config) -> Iterator[tuple[str, Any, Any]]:

@@ -6,6 +6,7 @@ from calopd.core.paper_results import paper_at_end
 from calopd.evaluation.results import MEAN
 from calopd.experiments.accuracy_table import LABELS, scored_arms
 from calopd.experiments.discrepancy import read_discrepancy
+from calopd.experiments.existing_run import settings_of
 from calopd.experiments.experiment_file import FigurePart
 from calopd.experiments.job_execution import final_retained, is_trained
 from calopd.experiments.model_scores import read_scores
@@ -98,8 +99,8 @@ def _paper_points(plan: ExperimentPlan, pair: str, arm: str, x: str, key: str) -
         if key == "accuracy":
             value, when = scored.get(variation.label), ""
         else:
-            config = plan.run(pair, variation, plan.experiment.seeds[0]).config
-            value, when = paper_at_end(config.model_dump(mode="json"), key), ", at the end"
+            settings = settings_of(plan.run(pair, variation, plan.experiment.seeds[0]))
+            value, when = paper_at_end(settings, key), ", at the end"
         if value is not None:
             label, line = f"the paper, {variation.label}{when}", _sweep_label(plan, pair, arm)
             marks.append(Mark(label, value, float(variation.values[x]), line))

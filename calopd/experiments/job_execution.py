@@ -67,14 +67,15 @@ def do_job(plan: ExperimentPlan, job: ExperimentJob, console: Console) -> None:
     if isinstance(job, RunJob) and not is_trained(job.config.run_dir):
         _forget_results(plan, job)
         _train(job.config)
+    if isinstance(job, RunJob) and not plan.experiment.keep_checkpoints:
+        # Before the evaluation: a job that is killed meanwhile is repeated from here.
+        _remove_state(job.config)
     if plan.experiment.evaluation.benchmarks and read_scores(plan, job) is None:
         _evaluate(plan, job, console)
     part = plan.experiment.discrepancy
     if part is not None and _measures(plan, job) and read_discrepancy(plan, job) is None:
         model = str(job.config.run_dir.model) if isinstance(job, RunJob) else job.config.student.path
         measure_discrepancy(job.config, model, part, plan.files.discrepancy(job.name))
-    if isinstance(job, RunJob) and not plan.experiment.keep_checkpoints:
-        _remove_state(job.config)
 
 
 def _train(config: Config) -> None:

@@ -33,6 +33,11 @@ class RunDir(os.PathLike[str]):
         return self.path / "run.json"
 
     @property
+    def problems(self) -> Path:
+        """Digest and number of the problems that the run trains on."""
+        return self.path / "problems.json"
+
+    @property
     def teacher(self) -> Path:
         """The teacher at first contact: every replica is compared with it."""
         return self.path / "teacher.json"

@@ -22,6 +22,7 @@ from calopd.core.types import Ticket, Trajectory
 from calopd.data.problems import load_problems
 from calopd.rundir.checkpoints import Record
 from calopd.rundir.run_id import ensure_run_id
+from calopd.rundir.training_problems import keep_problems
 from calopd.tracking.trace import span
 from calopd.transport.queue import open_queue
 from services.learner.batching import Assignment, PolicyWanted
@@ -57,6 +58,7 @@ class TrainingLoop:
         self._queue = open_queue(config.queue.url, run_id)
         self._coordinator = Coordinator(config, self._queue, self._heartbeat) if coordinates else Follower()
         if coordinates:
+            keep_problems(config.run_dir, config.data.train, len(self._problems))
             show_lead(self._queue)
         self._record = Record()
         self._policies: dict[int, str] = {}

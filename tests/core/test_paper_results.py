@@ -14,6 +14,7 @@ from calopd.core.paper_results import (
     SMALL,
     paper_accuracy,
     paper_arm,
+    paper_at_end,
     paper_minutes,
 )
 from calopd.experiments.experiment_file import load_experiment
@@ -41,8 +42,11 @@ def test_the_recipes_are_the_papers():
 @pytest.mark.parametrize("name", ["controls", "dynamics", "lambda", "main-table", "probes"])
 def test_every_run_of_the_papers_experiments_is_an_arm_of_it(name):
     file = ROOT / "configs" / "paper" / f"{name}.toml"
-    for job in plan_experiment(file, load_experiment(file), environ={}).runs:
-        found = paper_arm(job.config.model_dump(mode="json"))
+    runs = plan_experiment(file, load_experiment(file), environ={}).runs
+    settings = {job.name: job.config.model_dump(mode="json") for job in runs}
+    for job in runs:
+        followed = settings.get(job.needs[0], {}) if job.needs else {}
+        found = paper_arm({**settings[job.name], "followed": followed})
         assert found is not None, job.name
         assert found[0] == (MIDDLE if job.pair == "middle" else SMALL)
 
@@ -79,6 +83,32 @@ def test_one_other_setting_is_not_the_papers(method, change):
 
 def test_the_training_set_may_be_in_another_folder():
     assert paper_arm(settings_of("qwen3-4b-to-1.7b", 'data.train="/mnt/data/dapo-math-solved.jsonl"')) is not None
+
+
+@pytest.mark.parametrize(("count", "same"), [(15_560, True), (15_400, True), (17_255, False), (60, False)])
+def test_the_training_set_has_the_papers_size(count, same):
+    settings = settings_of("qwen3-4b-to-1.7b")
+    settings["data"]["problems"] = count
+    assert (paper_arm(settings) is not None) == same
+
+
+@pytest.mark.parametrize("name", ["advantage_sync", "token_sync"])
+def test_a_control_of_the_paper_follows_its_cal_opd(name):
+    control = settings_of("qwen3-4b-to-1.7b", f"method.name={name}", "method.recorded_run=runs/recorded")
+    assert paper_arm(control) is None, "nobody knows what it follows"
+    for followed, same in (
+        (settings_of("qwen3-4b-to-1.7b"), True),
+        (settings_of("qwen3-4b-to-1.7b", "method.relaxation=80"), False),
+        (settings_of("qwen3-30b-to-4b"), False),
+    ):
+        assert (paper_arm({**control, "followed": followed}) == (SMALL, name)) == same
+
+
+def test_the_overlaps_of_the_paper_are_of_16_tokens():
+    assert paper_at_end(settings_of("qwen3-4b-to-1.7b"), "top16_token_overlap") == 0.693
+    other = settings_of("qwen3-4b-to-1.7b", "method.overlap_top_k=4")
+    assert paper_at_end(other, "top16_token_overlap") is None
+    assert paper_at_end(other, "retained_ratio") == 0.52
 
 
 def test_an_emulated_run_is_not_the_papers():

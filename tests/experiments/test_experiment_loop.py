@@ -3,6 +3,7 @@
 import io
 import shutil
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,15 +12,16 @@ from rich.console import Console
 from calopd.config import Config, load_config
 from calopd.core.errors import CalopdError, ConfigError
 from calopd.experiments import experiment_loop, job_execution
-from calopd.experiments.experiment_file import load_experiment
+from calopd.experiments.experiment_file import EvaluationPart, load_experiment
 from calopd.experiments.experiment_loop import ExperimentLoop
 from calopd.experiments.host_claims import claimed
 from calopd.experiments.job_execution import is_done
-from calopd.experiments.planned_runs import ExperimentPlan, plan_experiment
-from calopd.rundir.files import write_text
+from calopd.experiments.planned_runs import ExperimentJob, ExperimentPlan, plan_experiment
+from calopd.rundir.files import write_json, write_text
 from tests.experiments.finished_runs import finish_run
 from tests.services.processes import ROOT
 
+EVALUATED = EvaluationPart(benchmarks=("a.jsonl",))
 CAL_OPD, OPD, CONTROL = "pair.cal_opd.s0", "pair.opd.s0", "pair.advantage_sync.s0"
 
 
@@ -115,6 +117,32 @@ def test_a_folder_that_calopd_did_not_make_is_left_alone(plan, trainer):
     assert not trainer.trained
     kept = [file.name for job in plan.runs for file in job.config.run_dir.path.iterdir()]
     assert kept == ["thesis.tex", "config.toml", "notes.txt"]
+
+
+def test_a_job_that_is_stopped_in_its_evaluation_leaves_no_checkpoints(plan, trainer, monkeypatch):
+    def evaluate(plan: ExperimentPlan, job: ExperimentJob, console: Console) -> None:
+        raise ConfigError("stopped")
+
+    def train(config: Config, **_: object) -> None:
+        finish_run(config)
+        write_text(config.run_dir.checkpoint(3) / "weights", "many bytes")
+
+    monkeypatch.setattr(job_execution, "train", train)
+    monkeypatch.setattr(job_execution, "_evaluate", evaluate)
+    evaluated = replace(plan, experiment=plan.experiment.model_copy(update={"evaluation": EVALUATED}))
+    job = evaluated.runs[1]
+    with pytest.raises(ConfigError, match="stopped"):
+        job_execution.do_job(evaluated, job, Console(file=io.StringIO()))
+    assert (job.config.run_dir.summary.exists(), job.config.run_dir.checkpoints.exists()) == (True, False)
+
+
+def test_all_runs_have_the_same_problems(plan, trainer):
+    """The file of problems has changed since the first run was trained."""
+    finish_run(plan.runs[0].config)
+    write_json(plan.runs[0].config.run_dir.problems, {"sha256": "of the file before", "problems": 7})
+    with pytest.raises(CalopdError, match=r"has changed since the run .* began with 7 problems"):
+        run(plan)
+    assert not trainer.trained
 
 
 @pytest.mark.parametrize(

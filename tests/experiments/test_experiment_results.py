@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shutil
 from html import escape
 from pathlib import Path
 from xml.etree import ElementTree
@@ -222,6 +223,41 @@ def test_report_compare_makes_bands_of_seeds(finished, tmp_path):
     width = np.std([1.0, 1.1], ddof=1)
     assert bands[0]["y"][0] == pytest.approx(1.05 + width)
     assert bands[0]["y"][-1] == pytest.approx(1.05 - width)
+
+
+def control(folder: Path, seed: int, follows: str, relaxation: float, retained: float) -> RunDir:
+    """An Advantage-Sync run, and the run that it follows."""
+    recorded = load_config(
+        ROOT / "configs" / "demo.toml",
+        [f'run.dir="{folder}"', f"run.name={follows}", f"method.relaxation={relaxation}"],
+        environ={},
+    )
+    finish_run(recorded)
+    own = ["method.name=advantage_sync", f'method.recorded_run="{recorded.run_dir}"', f"run.seed={seed}"]
+    own += [f'run.dir="{folder}"', f"run.name=control-{seed}-{follows}"]
+    config = load_config(ROOT / "configs" / "demo.toml", own, environ={})
+    finish_run(config, retained=retained)
+    return config.run_dir
+
+
+def test_controls_that_follow_other_settings_are_no_seeds(tmp_path):
+    first, second = control(tmp_path, 0, "cal-a", 5, 0.6), control(tmp_path, 1, "cal-b", 5, 0.7)
+    other = control(tmp_path, 0, "cal-80", 80, 0.2)
+    groups = group_runs([first, second, other])
+    assert [(group.name, len(group.records)) for group in groups] == [
+        ("advantage_sync, relaxation 5", 2),
+        ("advantage_sync, relaxation 80", 1),
+    ]
+    shutil.rmtree(tmp_path / "cal-80")
+    shutil.rmtree(tmp_path / "cal-a")
+    assert [len(group.records) for group in group_runs([first, second, other])] == [1, 1, 1], "nobody knows"
+
+
+def test_a_seed_that_stands_twice_is_not_called_another_seed(tmp_path):
+    same = [control(tmp_path, 0, follows, 5, 0.6) for follows in ("cal-a", "cal-b")]
+    page = write_comparison_of_runs(group_runs(same), tmp_path / "out").read_text()
+    assert "Mean over 2 runs" in page
+    assert "seeds;" not in page
 
 
 def test_emulated_runs_are_named_so(finished, tmp_path):

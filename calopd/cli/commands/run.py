@@ -23,6 +23,7 @@ def run(arguments: argparse.Namespace) -> None:
     from calopd.local.services import resumable
     from calopd.local.training import run as train
     from calopd.rundir.layout import RunDir
+    from calopd.rundir.training_problems import check_problems
 
     if (arguments.config is None) == (arguments.resume is None):
         raise ConfigError("give either a configuration or --resume DIR")
@@ -38,6 +39,7 @@ def run(arguments: argparse.Namespace) -> None:
     ports = set(given_settings(arguments.set)) if arguments.resume else chosen_ports(config)
     if arguments.resume:
         check_resumable(load_config(file, environ={}), config)
+        check_problems(config.run_dir, config.data.train)
         if config.run_dir.path.resolve() != arguments.resume.resolve():
             raise ConfigError(f"{file} belongs to the run {config.run_dir}: resume it from the directory it began in")
     with resumable(f"resume with: calopd run --resume {config.run_dir}"):

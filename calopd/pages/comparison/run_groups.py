@@ -48,7 +48,13 @@ class RunGroup:
 
     @property
     def config(self) -> dict[str, dict[str, Any]]:
-        return self.records[0].config
+        """The settings of the first run; their seeds differ."""
+        return self.records[0].settings
+
+    @property
+    def seeds_differ(self) -> bool:
+        """Whether no seed stands twice."""
+        return len({record.setting("run", "seed") for record in self.records}) == len(self.records)
 
     @property
     def pair(self) -> str:
@@ -66,6 +72,17 @@ def compared_settings(config: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]
     return kept
 
 
+def _settings(record: RunRecord) -> dict[str, Any]:
+    """The settings that can change a result; for a control, the method of the run that it follows too."""
+    own, recorded = compared_settings(record.config), record.setting("method", "recorded_run", None)
+    if recorded is None:
+        return own
+    if not record.followed:
+        return own | {"method.recorded_run": recorded}
+    method = compared_settings({"method": record.followed.get("method", {})})
+    return own | {f"followed.{key.partition('.')[2]}": value for key, value in method.items()}
+
+
 def group_runs(directories: Iterable[RunDir]) -> list[RunGroup]:
     """Group runs by their settings.
 
@@ -77,7 +94,7 @@ def group_runs(directories: Iterable[RunDir]) -> list[RunGroup]:
         if not directory.is_run:
             raise ConfigError(f"no run at {directory}: expected a directory like runs/demo, which `calopd run` wrote")
         record = read_record(directory)
-        groups.setdefault(json.dumps(compared_settings(record.config), sort_keys=True), []).append(record)
+        groups.setdefault(json.dumps(_settings(record), sort_keys=True), []).append(record)
     settings = [json.loads(key) for key in groups]
     named = []
     for each, records in zip(settings, groups.values(), strict=True):

@@ -45,7 +45,8 @@ def _note(metric: Metric, groups: Sequence[RunGroup]) -> str:
     if max(seeds) == 1:
         return f"{meaning}. One seed."
     counted = f"{min(seeds)}" if len(seeds) == 1 else f"{min(seeds)} to {max(seeds)}"
-    return f"{meaning}. Mean over {counted} seeds; the band is ± one standard deviation over them."
+    repeats = "seeds" if all(group.seeds_differ for group in groups) else "runs"
+    return f"{meaning}. Mean over {counted} {repeats}; the band is ± one standard deviation over them."
 
 
 def _line(group: RunGroup, key: str) -> Line | None:

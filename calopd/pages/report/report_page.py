@@ -32,9 +32,19 @@ class RunRecord:
     trajectories: list[dict[str, Any]]
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     """Policies that were evaluated, in the order of their versions."""
+    followed: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The configuration of the recorded run that a control follows."""
+    problems: int | None = None
+    """Problems that the run trains on; None if that is not recorded."""
 
     def setting(self, section: str, key: str, default: Any = "") -> Any:
         return self.config.get(section, {}).get(key, default)
+
+    @property
+    def settings(self) -> dict[str, dict[str, Any]]:
+        """The configuration, the number of problems as `data.problems`, and under `followed` the recorded run's."""
+        data = {**self.config.get("data", {}), "problems": self.problems}
+        return {**self.config, "data": data, "followed": self.followed}
 
     @property
     def name(self) -> str:
