@@ -107,6 +107,12 @@ class Process:
         if self.popen is not None and self.popen.poll() is None:
             self.popen.terminate()
 
+    def wait(self, seconds: float) -> None:
+        """Wait until the process has ended, at most so long; one whose start was interrupted does not exist."""
+        if self.popen is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.popen.wait(max(0.0, seconds))
+
     def kill(self) -> None:
         """Kill the process and everything that it started, even if the process itself has ended."""
         self.track_children()
@@ -222,9 +228,7 @@ class Supervisor:
                 process.terminate()
             deadline = time.monotonic() + grace_seconds
             for process in ending:
-                assert process.popen is not None
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.popen.wait(max(0.0, deadline - time.monotonic()))
+                process.wait(deadline - time.monotonic())
                 process.kill()
 
     def kill(self) -> None:
