@@ -143,6 +143,14 @@ def paper_arm(config: Settings, *, timing: bool = False) -> tuple[Pair, str] | N
     return pair, arm_of(config)
 
 
+def size_note(benchmark: str, problems: int) -> str:
+    """A sentence if a benchmark of the paper has another number of problems than in the paper, else nothing."""
+    wanted = BENCHMARK_SIZES.get(benchmark, problems)
+    if problems == wanted:
+        return ""
+    return f"{benchmark} has {problems} problems here, {wanted} in the paper: the numbers do not compare."
+
+
 def _trains_as_paper(config: Settings) -> bool:
     """Whether the file is the solved set, and not of another size, as far as that is known (`data.problems`)."""
     data = config.get("data", {})

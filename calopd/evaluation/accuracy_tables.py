@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from rich.table import Table
 
+from calopd.core.paper_results import size_note
 from calopd.core.statistics import Difference, Estimate
 from calopd.evaluation.paired_comparison import Comparison, ComparisonRow
 from calopd.evaluation.results import MEAN, Results, Summary
@@ -52,6 +53,12 @@ def summary_table(results: Results) -> Table:
     for row in results.summaries():
         table.add_row(*(show(row) for show in SUMMARY.values()), style="bold" if row.name == MEAN else None)
     return table
+
+
+def size_notes(results: Results) -> list[str]:
+    """Benchmarks of the paper with another number of problems than the paper's."""
+    rows = (row for row in results.summaries() if row.name != MEAN)
+    return [note for row in rows if (note := size_note(row.name, row.problems))]
 
 
 def comparison_table(comparison: Comparison) -> Table:

@@ -30,10 +30,9 @@ def load_benchmark(source: str, limit: int | None = None) -> Benchmark:
     """Load a benchmark by its name or from a file; `limit` keeps only the first problems."""
     path = Path(source)
     if path.is_file():
-        name, problems = path.stem, load_problems(path)
+        problems = load_problems(path)
     elif source in HUB:
-        name, repository = HUB[source]
-        problems = _download(source, repository)
+        problems = _download(source, HUB[source][1])
     elif path.suffix or "/" in source:
         raise ConfigError(f"no benchmark at {source}: expected a JSONL file with one {{id, problem, answer}} per line")
     else:
@@ -41,7 +40,13 @@ def load_benchmark(source: str, limit: int | None = None) -> Benchmark:
             f"unknown benchmark {source!r}{nearest(source, HUB)}: expected one of {', '.join(HUB)}, or a JSONL file "
             "with one {id, problem, answer} per line"
         )
-    return Benchmark(name, source, tuple(problems[:limit]))
+    return Benchmark(benchmark_name(source), source, tuple(problems[:limit]))
+
+
+def benchmark_name(source: str) -> str:
+    """The paper's name of one of its benchmarks, from the hub or in a file with its name; else the file's name."""
+    name = Path(source).stem
+    return HUB[name][0] if name in HUB else name
 
 
 def _download(source: str, repository: str) -> list[Problem]:

@@ -90,7 +90,8 @@ def _tables(results: Sequence[Results], comparison: Comparison | None) -> str:
     head = ["model", *(name.replace("@n", f"@{results[0].n}") for name in accuracy_tables.SUMMARY)]
     cells = [[escape(label), *(escape(show(row)) for show in accuracy_tables.SUMMARY.values())] for label, row in rows]
     table = _table(head, cells, [row.name == MEAN for _, row in rows])
-    return "".join([*parts, f"<section><h2>Results by benchmark</h2>{table}</section>"])
+    notes = "".join(f"<p class='hint'>{escape(note)}</p>" for note in accuracy_tables.size_notes(results[0]))
+    return "".join([*parts, f"<section><h2>Results by benchmark</h2>{notes}{table}</section>"])
 
 
 def _comparison(comparison: Comparison) -> str:

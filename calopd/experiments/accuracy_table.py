@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from calopd.core.paper_results import (
-    BENCHMARK_SIZES,
     BENCHMARKS,
     STUDENT,
     TEACHER,
     pair_of,
     paper_accuracy,
     paper_arm,
+    size_note,
 )
 from calopd.core.statistics import Difference, Spread, holm, seeded_difference, spread
 from calopd.evaluation.accuracy_tables import p_value, points
@@ -160,12 +160,8 @@ def _note(plan: ExperimentPlan, rows: Sequence[ScoredArm]) -> str:
 
 def size_notes(rows: Sequence[ScoredArm]) -> list[str]:
     """Benchmarks of the paper with another number of problems than the paper's."""
-    notes = []
-    for name, wanted in BENCHMARK_SIZES.items():
-        counts = {len(row.first.scores[name]) for row in rows if name in row.first.scores}
-        if counts and counts != {wanted}:
-            given = ", ".join(map(str, sorted(counts)))
-            notes.append(f"{name} has {given} problems here, {wanted} in the paper: the numbers do not compare.")
+    counts = {(name, len(scores)): None for row in rows for name, scores in row.first.scores.items()}
+    notes = [note for name, count in counts if (note := size_note(name, count))]
     if rows and not set(rows[0].first.benchmarks) & set(BENCHMARKS):
         notes.append("None of the paper's benchmarks is in this table.")
     return notes

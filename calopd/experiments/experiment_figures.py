@@ -11,7 +11,7 @@ from calopd.experiments.experiment_file import FigurePart
 from calopd.experiments.job_execution import final_retained, is_trained
 from calopd.experiments.model_scores import read_scores
 from calopd.experiments.planned_runs import BaselineJob, ExperimentJob, ExperimentPlan, RunJob, StudyJob
-from calopd.experiments.variations import Variation
+from calopd.experiments.variations import Variation, shown
 from calopd.pages.comparison.run_groups import RunGroup
 from calopd.pages.comparison.step_figures import step_figures
 from calopd.pages.figures.data_table import DataTable, TableRow
@@ -47,9 +47,8 @@ def _sweep(plan: ExperimentPlan, part: FigurePart) -> list[LineFigure]:
         lines, marks = [], []
         for pair in plan.experiment.recipes:
             for arm in part.arms:
-                points = _points(plan, pair, plan.variations[arm], part.x, key)
-                if points:
-                    lines.append(_sweep_line(_sweep_label(plan, pair, arm), points))
+                for label, points in _points(plan, pair, plan.variations[arm], part.x, key).items():
+                    lines.append(Line.over_seeds(label, [x for x, _ in points], [values for _, values in points]))
                 marks += _paper_points(plan, pair, arm, part.x, key)
         if lines:
             name = part.x.rpartition(".")[2]
@@ -63,21 +62,25 @@ def _sweep(plan: ExperimentPlan, part: FigurePart) -> list[LineFigure]:
     return figures
 
 
-def _sweep_label(plan: ExperimentPlan, pair: str, arm: str) -> str:
-    return arm if len(plan.experiment.recipes) == 1 else f"{arm}, {pair}"
+def _sweep_label(plan: ExperimentPlan, pair: str, variation: Variation, x: str) -> str:
+    """The arm, with the values of its grid's other keys: each combination is a line of its own."""
+    others = [f"{key.rpartition('.')[2]} {shown(value)}" for key, value in variation.values.items() if key != x]
+    pairs = [pair] if len(plan.experiment.recipes) > 1 else []
+    return ", ".join([variation.arm, *others, *pairs])
 
 
 def _points(
     plan: ExperimentPlan, pair: str, variations: Sequence[Variation], x: str, key: str
-) -> list[tuple[float, list[float]]]:
-    """(value of the grid's key, results of the finished seeds), ascending."""
-    points = []
+) -> dict[str, list[tuple[float, list[float]]]]:
+    """Line -> (value of the grid's key, results of the finished seeds), ascending."""
+    points: dict[str, list[tuple[float, list[float]]]] = {}
     for variation in variations:
         jobs = [plan.run(pair, variation, seed) for seed in plan.experiment.seeds]
         values = [value for job in jobs if (value := _result(plan, job, key)) is not None]
         if x in variation.values and values:
-            points.append((float(variation.values[x]), values))
-    return sorted(points)
+            line = points.setdefault(_sweep_label(plan, pair, variation, x), [])
+            line.append((float(variation.values[x]), values))
+    return {label: sorted(line) for label, line in points.items()}
 
 
 def _result(plan: ExperimentPlan, job: RunJob, key: str) -> float | None:
@@ -85,10 +88,6 @@ def _result(plan: ExperimentPlan, job: RunJob, key: str) -> float | None:
         return final_retained(job.config.run_dir)
     scores = read_scores(plan, job)
     return None if scores is None else scores.accuracy(MEAN)
-
-
-def _sweep_line(label: str, points: Sequence[tuple[float, list[float]]]) -> Line:
-    return Line.over_seeds(label, [x for x, _ in points], [values for _, values in points])
 
 
 def _paper_points(plan: ExperimentPlan, pair: str, arm: str, x: str, key: str) -> list[Mark]:
@@ -102,7 +101,7 @@ def _paper_points(plan: ExperimentPlan, pair: str, arm: str, x: str, key: str) -
             settings = settings_of(plan.run(pair, variation, plan.experiment.seeds[0]))
             value, when = paper_at_end(settings, key), ", at the end"
         if value is not None:
-            label, line = f"the paper, {variation.label}{when}", _sweep_label(plan, pair, arm)
+            label, line = f"the paper, {variation.label}{when}", _sweep_label(plan, pair, variation, x)
             marks.append(Mark(label, value, float(variation.values[x]), line))
     return marks
 

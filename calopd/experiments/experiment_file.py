@@ -141,13 +141,16 @@ class Experiment(Part):
             for arm in arms:
                 self._require(arm, self.arms, f"{key}.arms")
         for table in self.tables:
-            self._require(table.against, {**self.arms, STUDENT: None}, f"{table.key}.against")
+            self._require(table.against, [*table.arms, STUDENT], f"{table.key}.against")
         known = {metric.key for metric in METRICS}
         for figure in self.figures:
             for metric in figure.metrics:
                 self._require(metric, known, f"{figure.key}.metrics")
             if figure.kind == "sweep" and not any(figure.x in self.arms[arm].grid for arm in figure.arms):
                 raise ValueError(f"{figure.key}.x is {figure.x!r}, expected a key of the grid of one of its arms")
+            for value in (value for arm in figure.arms for value in self.arms[arm].grid.get(figure.x, ())):
+                if figure.kind == "sweep" and (not isinstance(value, int | float) or value <= 0):
+                    raise ValueError(f"{figure.key}.x is {figure.x!r} with {value!r}: a sweep needs numbers above 0")
         for name, study in self.studies.items():
             self._require(study.recipe, self.recipes, f"studies.{name}.recipe")
             if study.rollouts_of:

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from calopd.evaluation.benchmark_table import HUB
-from calopd.evaluation.benchmarks import load_benchmark
+from calopd.evaluation.benchmarks import benchmark_name, load_benchmark
 from calopd.evaluation.results import MEAN, Results
 from calopd.experiments.experiment_file import EvaluationPart
 from calopd.experiments.planned_runs import BaselineJob, ExperimentPlan, RunJob, evaluated_model
@@ -86,9 +85,9 @@ def _digest(source: str, limit: int | None) -> tuple[str, str | None]:
     """Name and digest of a benchmark; None as the digest of one that is on the hub, where it does not change."""
     path = Path(source)
     if not path.is_file():
-        return (HUB[source][0] if source in HUB else path.stem), None
+        return benchmark_name(source), None
     state = path.stat()
-    return path.stem, _file_digest(source, limit, state.st_mtime_ns, state.st_size)
+    return benchmark_name(source), _file_digest(source, limit, state.st_mtime_ns, state.st_size)
 
 
 @lru_cache(maxsize=64)

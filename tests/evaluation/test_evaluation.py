@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from calopd.core.errors import ConfigError
+from calopd.core.paper_results import size_note
 from calopd.core.statistics import average, bootstrap, difference, majority_score
 from calopd.core.types import Problem, Sampling
 from calopd.evaluation import accuracy_tables
@@ -255,6 +256,14 @@ def test_benchmarks_from_files_and_by_name(tmp_path, monkeypatch):
         ConfigError, match=r"no route to the hub. If you are offline, give a file instead: --benchmark aime24.jsonl"
     ):
         load_benchmark("aime24")
+
+
+def test_a_benchmark_of_the_paper_in_a_file_has_its_name_and_size(tmp_path):
+    file = tmp_path / "amc23.jsonl"
+    file.write_text('{"id": "1", "problem": "1 + 1?", "answer": "2"}\n')
+    assert load_benchmark(str(file)).name == "AMC23"
+    assert (size_note("AMC23", 40), size_note("mine", 7)) == ("", "")
+    assert size_note("AMC23", 1) == "AMC23 has 1 problems here, 40 in the paper: the numbers do not compare."
 
 
 @pytest.mark.parametrize(("name", "repository"), [(name, repository) for name, (_, repository) in HUB.items()])

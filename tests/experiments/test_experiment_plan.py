@@ -124,6 +124,12 @@ grid."learner.learning_rate" = [4e-4, 1e-3]
     assert plan.run("demo", first, 0).name == "demo.cal_opd.s0"
 
 
+SWEEP = (
+    "[arms.a]\ngrid.'method.probes' = [['eval'], ['sol']]\ngrid.'method.relaxation' = [0, 1]\n"
+    "[[figures]]\nkey='f'\ntitle='F'\narms=['a']\nkind='sweep'\n"
+)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -134,6 +140,9 @@ grid."learner.learning_rate" = [4e-4, 1e-3]
         ("[arms.a]\n[[tables]]\nkey='t'\ntitle='T'\narms=['b']", "t.arms: unknown name 'b'"),
         ("[arms.a]\n[[figures]]\nkey='f'\ntitle='F'\narms=['a']\nmetrics=['entropi']", "did you mean .*entropy"),
         ("[arms.a]\n[[figures]]\nkey='f'\ntitle='F'\narms=['a']\nkind='sweep'\nx='method.relaxation'", "f.x is"),
+        (f"{SWEEP}x='method.probes'", "a sweep needs numbers above 0"),
+        (f"{SWEEP}x='method.relaxation'", "with 0: a sweep needs numbers above 0"),
+        ("[arms.a]\n[arms.b]\n[[tables]]\nkey='t'\ntitle='T'\narms=['a']\nagainst='b'", "t.against: unknown name 'b'"),
         ("[arms.token_sync]\nset.method.name = 'token_sync'", "set `follows` to an arm of the file"),
         ("[arms.a]\nlabel = 'x'\n[arms.b]\nlabel = 'x'", "have the label 'x' twice"),
         ("[arms.a]\nlabel = 'x'\ngrid.'method.relaxation' = [1, 2]", "have the label 'x' twice"),

@@ -17,7 +17,7 @@ from calopd.core.statistics import holm
 from calopd.evaluation.benchmarks import load_benchmark
 from calopd.evaluation.job import Settings
 from calopd.experiments.accuracy_table import difference_table, scored_arms, size_notes
-from calopd.experiments.experiment_figures import run_groups
+from calopd.experiments.experiment_figures import experiment_figures, run_groups
 from calopd.experiments.experiment_file import load_experiment
 from calopd.experiments.experiment_page import write_results
 from calopd.experiments.job_execution import is_done
@@ -205,6 +205,23 @@ def test_figures_are_drawn_and_exported(finished):
     assert float(minutes) == pytest.approx(2.5), "the first step does not count"
     assert page.count('class="plot"') == 4
     assert ", the paper" not in page
+
+
+def test_a_sweep_has_a_line_for_each_value_of_the_other_keys(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        f'title = "Mine"\ndir = "{tmp_path / "out"}"\n[recipes]\npair = "{ROOT / "configs" / "demo.toml"}"\n'
+        '[arms.grid]\ngrid."method.relaxation" = [1, 5]\ngrid."method.probes" = [["eval"], ["sol"]]\n'
+        '[[figures]]\nkey = "f"\ntitle = "F"\narms = ["grid"]\nkind = "sweep"\nx = "method.relaxation"\n'
+    )
+    plan = plan_experiment(file, load_experiment(file), environ={})
+    for number, job in enumerate(plan.runs):
+        finish_run(job.config, retained=number / 10)
+    (figure,) = experiment_figures(plan, plan.experiment.figures[0])
+    assert {line.label: line.y for line in figure.lines} == {
+        "grid, probes eval": [0, 0.2],
+        "grid, probes sol": [0.1, 0.3],
+    }
 
 
 def test_report_compare_makes_bands_of_seeds(finished, tmp_path):

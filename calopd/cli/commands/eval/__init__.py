@@ -109,6 +109,8 @@ def run(arguments: argparse.Namespace) -> None:
                 results.append(run_job(job, directory, gpus, console, how=how))
     for result in results:
         console.print(accuracy_tables.summary_table(result))
+    for note in accuracy_tables.size_notes(results[0]):
+        console.print(f"note: {note}", highlight=False)
     comparison = compare(results, student=arguments.student, teacher=arguments.teacher) if len(results) > 1 else None
     if comparison:
         console.print(accuracy_tables.comparison_table(comparison))
