@@ -11,13 +11,18 @@ _SYMBOLS = {
     "⅔": "\\frac{2}{3}", "“": "", "”": "", "’": "'",
 }  # fmt: skip
 _MONEY = {"\\$": "dollars", "€": "euros", "£": "pounds"}
+_SIZES = "tiny|small|normalsize|[lL]arge|LARGE|[hH]uge"
 _SYMBOL = re.compile("|".join(_SYMBOLS))
 
 _RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
+        (r"\\(?:thin|med|thick)space(?![A-Za-z]) ?", r"\\,"),
+        (r"\\(?:text|mathord|mathpunct)\s*\{,( ?)\}", r",\1"),
+        (r"(?<=\d),(?:\\[,;: ]|~) ?(?=\d{3}(?!\d))", ","),  # 12,\;345 is a number or a list, as 12,345 is
         (r"(?<=\d)(?:\{,\}|,\\! ?|\\[,!;: ] ?|~)(?=\d{3}(?!\d))", ""),  # thousands: 1{,}234, 1,\!234 and 1\,234
-        (r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle|limits|mathstrut)(?![A-Za-z])|\\!", ""),
+        (rf"\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle|limits|mathstrut|{_SIZES})(?![A-Za-z])|\\!", ""),
+        (r"\\color\s*\{[^{}]*\}", ""),
         (r"(?<!\\)\\(?:quad|qquad|,|;|:| )|~|&nbsp;", " "),
         (r"\\(?:dfrac|tfrac|cfrac)(?![A-Za-z])", r"\\frac"),
         (r"\\frac\s*(\d)\s*(\d)", r"\\frac{\1}{\2}"),
@@ -40,8 +45,9 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 )
 
 _FONT = re.compile(
-    r"\\(?:textbf|textit|textrm|textsf|mbox|operatorname|(?P<math>mathrm|mathbf|mathit|mathsf|boldsymbol|bm|pmb|bf|rm))"
-    r"\s*\{"
+    r"\\(?:text(?:bf|it|rm|sf|tt|up|normal)|emph|mbox|operatorname"
+    r"|(?P<math>math(?:rm|bf|it|sf|tt)|boldsymbol|bm|pmb|bf|rm|underline"
+    rf"|(?:text)?color\s*\{{[^{{}}]*\}}|{_SIZES}))\s*\{{"
 )
 _WORDS = re.compile(r"[A-Za-z .,'/-]*")
 

@@ -33,7 +33,7 @@ _FORMS = tuple(
         rf"(?:(?P<mixed>\d+) )?(?P<top>{_NUMBER}) ?/ ?(?P<bottom>{_NUMBER})",
     )
 )
-_THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d{1,3}(?: \d{3})+(?:\.\d+)?")
+_THOUSANDS = re.compile(r"[1-9]\d{0,2}(?:(?:,\d{3})+|(?: \d{3})+)(?:\.\d+)?")
 _TEXT_UNIT = re.compile(r" ?\\text ?\{(?P<words>[^{}]*)\}(?: ?\^ ?\{? ?(?P<power>[23]) ?\}?)?$")
 _BARE_UNIT = re.compile(r"(?<=[\d}.]) ?(?P<words>[A-Za-z]{2,}(?: [A-Za-z]+)*)(?: ?\^ ?\{? ?(?P<power>[23]) ?\}?)?$")
 _DEGREES = re.compile(r" ?\^ ?\\circ ?(?:\\text ?\{ ?[CF] ?\}|[CF])?$")
