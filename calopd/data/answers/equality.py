@@ -6,7 +6,7 @@ from functools import lru_cache, partial
 
 from calopd.data.answers.judge import OverLimit, judge
 from calopd.data.answers.normalize import normalise, plain
-from calopd.data.answers.quantity import key, quantity, same_quantity, same_unit, split_unit, unwrapped
+from calopd.data.answers.quantity import key, qualifier, quantity, same_quantity, same_unit, split_unit, unwrapped
 
 MAX_LENGTH = 2_000
 """Longer answers are compared as plain text only."""
@@ -20,6 +20,11 @@ _NAME = re.compile(
     r"|\\(?:angle|overline|triangle) ?[{}A-Z ]+"
 )
 _RELATION = re.compile(r"[<>]|\\(?:le|ge|ne|in|cup|cap|setminus|begin|pm|mp|lt|gt|mathbb)(?![A-Za-z])")
+_STATEMENT = re.compile(
+    r"[<>]|\\n?(?:le|ge|ne|lt|gt|ll|gg|mid|parallel|perp|in|ni|(?:sub|sup)set(?:eq)?)(?![A-Za-z])|^[^|]*\|[^|]*$"
+    r"|(?<=.)\\(?:to|implies|iff|mapsto|(?i:(?:long)?(?:left)?(?:right)?arrow))(?![A-Za-z])"
+)
+"""`\\le 5`, `7 \\to 8` and `2 \\mid 3` are no numbers; a leading arrow means `therefore`."""
 _VARIABLE = re.compile(r"[+-]?[\d.]+ ?[A-Za-z]")
 """`5m` is not 5: outside \\text{}, a single letter is a variable, not a unit."""
 _SYMBOLS = (
@@ -88,15 +93,18 @@ def _equal(ask: Ask, gold: str, given: str) -> bool:
             return False
     if (verdict := _same_words(ask, gold, given)) is not None:
         return verdict
+    if qualifier(gold) != qualifier(given):
+        return False
     (gold, gold_unit), (given, given_unit) = split_unit(gold, bare=False), split_unit(given, bare=False)
-    # math-verify takes `n \\equiv 2 \\pmod{4}` for 2: an expression with a variable equals no number.
-    if any(quantity(one) is not None and _has_variable(other) for one, other in ((gold, given), (given, gold))):
+    # math-verify takes `n \\equiv 2 \\pmod{4}` for 2: an expression with a variable or a relation equals no number.
+    if any(quantity(one) is not None and _is_no_number(other) for one, other in ((gold, given), (given, gold))):
         return False
     return same_unit(gold_unit, given_unit) and ask(gold, given)
 
 
-def _has_variable(text: str) -> bool:
-    return re.search(r"[A-Za-z]", _NO_VARIABLE.sub(" ", text)) is not None
+def _is_no_number(text: str) -> bool:
+    """Whether the text has a variable or a relation."""
+    return _STATEMENT.search(text) is not None or re.search(r"[A-Za-z]", _NO_VARIABLE.sub(" ", text)) is not None
 
 
 def _parts(text: str) -> tuple[str, list[str]] | None:

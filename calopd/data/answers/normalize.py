@@ -6,6 +6,7 @@ import unicodedata
 _SYMBOLS = {
     "−": "-", "–": "-", "×": "\\times ", "·": "\\cdot ", "÷": "/", "π": "\\pi ", "∞": "\\infty ", "°": "^\\circ ",
     "≤": "\\le ", "≥": "\\ge ", "≠": "\\ne ", "∪": "\\cup ", "∩": "\\cap ", "∈": "\\in ", "±": "\\pm ",
+    "→": "\\to ", "⇒": "\\Rightarrow ",
     "∅": "\\emptyset ", "²": "^2", "³": "^3", "½": "\\frac{1}{2}", "¼": "\\frac{1}{4}", "¾": "\\frac{3}{4}",
     "⅓": "\\frac{1}{3}",
     "⅔": "\\frac{2}{3}", "“": "", "”": "", "’": "'",
@@ -40,6 +41,9 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r",?\s*\\text\s*\{\s*,?\s*(?:and|or)\s*\}|(?<=[\s\d})\]]),?\s+(?:and|or)\s+", ", "),
         (r"^\\text\{[^{}]*?(?:\bis|:|=)\s*\}\s*(?=\S)", ""),  # \text{The answer is } 42
         (r"(?<!\\)\\[()\[\]]", " "),
+        (r"\\text\s*\{\s*([a-fi-kn-rt-z])\s*\}", r" \1"),  # an upright i or x is a number or a variable; m is a unit
+        (r"(\.\d+)\s*\\l?dots(?![A-Za-z])", r"\1"),
+        (r"(?<![.\d])(\d+)\s*\.{3}$", r"\1\\ldots"),  # 5... is not 5, but 0.333... is 0.333
         (r"\s+", " "),
     )
 )

@@ -39,6 +39,9 @@ _BARE_UNIT = re.compile(r"(?<=[\d}.]) ?(?P<words>[A-Za-z]{2,}(?: [A-Za-z]+)*)(?:
 _DEGREES = re.compile(r" ?\^ ?\\circ ?(?:\\text ?\{ ?[CF] ?\}|[CF])?$")
 _PERCENT = re.compile(r" ?(?:\\?%|\\text ?\{ ?(?:\\?%|percent) ?\}|percent)$")
 _BASE = re.compile(r"(?<=\d) ?_ ?(?:\{ ?(?:\\text\{)?(?P<base>\d{1,2}|[a-z]{3,})\}? ?\}?|(?P<digit>\d))$")
+_TRAILING = re.compile(r"(?<=[\d})]) ?(?:[-+*/'=]+|\\(?:times|cdot|pm|mp))$|(?<=\d) ?(?:\\l?dots|\^ ?\{? ?[-+*] ?\}?)$")
+_NO_UNITS = frozenset(("or", "not", "impossible", "false", "incorrect", "if", "unless", "least", "most"))
+"""Words that no unit contains: `5 \\text{ or more}` and `5 \\text{ is impossible}` are not 5."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +65,22 @@ def split_unit(text: str, *, bare: bool = True) -> tuple[str, str]:
     if match is None or not match.start():
         return text, ""
     words = match["words"].replace(".", " ").casefold().split()
+    if not _NO_UNITS.isdisjoint(words):
+        return text, ""
     power = match["power"] or ""
     while words and words[0] in _POWERS:
         power = _POWERS[words.pop(0)]
     unit = _UNITS.get(" ".join(words), "")
     return text[: match.start()], unit + power if unit else ""
+
+
+def qualifier(text: str) -> str:
+    """The sign or words after a value that make another answer of it: `5+`, `5'`, `5 \\text{ or more}`; '' = none."""
+    if match := _TRAILING.search(text):
+        return match[0].strip()
+    match = _TEXT_UNIT.search(text) or _BARE_UNIT.search(text)
+    words = match["words"].casefold().split() if match and match.start() else []
+    return "" if _NO_UNITS.isdisjoint(words) else " ".join(words)
 
 
 def quantity(text: str) -> Quantity | None:
