@@ -22,7 +22,7 @@ WHY = {
     "interval": "a relation and its interval are equal in either order",
     "set": "a set differs from a tuple and an interval; `and`, `or` separate parts",
     "tuple": "a tuple differs from a set; parts are compared one by one",
-    "list": "`and`, `or` and commas separate parts, also after a comma or a bracket",
+    "list": "`and`, `or` and commas separate parts, also after a comma or a bracket; repetitions count",
     "symbolic": "an expression with a variable equals no number, also if the letter is upright",
     "relation": "a relation, an implication or a divisibility equals no number",
     "qualified": "a sign or words that change a number, as in `5+` and `5 or more`, are no unit",

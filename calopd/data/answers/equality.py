@@ -141,11 +141,21 @@ def _same_parts(same: Ask, gold_brackets: str, gold: list[str], brackets: str, g
     """Compare parts: tuples and intervals in order and with the same brackets, sets and bare lists in any order."""
     loose = ("", "\\{\\}")
     if gold_brackets in loose and brackets in loose:
-        gold, given = list(dict.fromkeys(gold)), list(dict.fromkeys(given))
-        return len(gold) == len(given) and all(any(same(g, a) for a in given) for g in gold)
+        if gold_brackets or brackets:  # a set has an element once, a list as often as it is there
+            gold, given = list(dict.fromkeys(gold)), list(dict.fromkeys(given))
+        left = given.copy()
+        return len(gold) == len(left) and all(_take(partial(same, part), left) for part in gold)
     if gold_brackets != brackets and {gold_brackets, brackets} != {"", "()"}:
         return False
     return len(gold) == len(given) and all(map(same, gold, given))
+
+
+def _take(matches: Callable[[str], bool], parts: list[str]) -> bool:
+    """Remove the first part that matches; False if none does."""
+    found = next((place for place, part in enumerate(parts) if matches(part)), None)
+    if found is not None:
+        del parts[found]
+    return found is not None
 
 
 def _right_sides(gold: str, given: str) -> tuple[str, str] | None:
