@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
+from calopd.core.arithmetic import value
 from calopd.core.errors import ConfigError
 
 if TYPE_CHECKING:  # names and texts must not cost the import of torch
@@ -124,7 +125,8 @@ def probe_names(entries: Iterable[str], contexts: Mapping[str, Context] = CONTEX
 def wrong_answer(answer: str, problem_id: str, seed: int) -> str:
     """Another answer with the same number of digits, drawn from the seed and the problem's id.
 
-    It never has the same value (2/4 for 1/2) or a denominator of zero. An answer without digits becomes `(answer)+1`.
+    It never has the same value (2/4 for 1/2, 4^2 for 2^4, 2,1 for 1,2) or a denominator of zero. An answer without
+    digits becomes `(answer)+1`.
     """
     if not re.search(r"\d", answer):
         return f"({answer})+1"
@@ -139,7 +141,7 @@ def wrong_answer(answer: str, problem_id: str, seed: int) -> str:
             else:
                 out.append(char)
         wrong = "".join(out)
-        if (values := _values(wrong)) is not None and values != _values(answer) and not _loses_a_term(answer, wrong):
+        if _values(wrong) is not None and not _same_value(answer, wrong) and not _loses_a_term(answer, wrong):
             return wrong
 
 
@@ -147,6 +149,19 @@ _NUMBER = r"\d+(?:\.\d+)?"
 _BRACED = rf"\s*(?:\{{\s*([+-]?{_NUMBER})\s*\}}|(\d))"
 _TERM = rf"(?:\(\s*([+-]?{_NUMBER})\s*\)|({_NUMBER}))"
 _FRACTION = re.compile(rf"\\[cdt]?frac{_BRACED}{_BRACED}|{_TERM}\s*[/:]\s*{_TERM}")
+
+
+def _same_value(answer: str, wrong: str) -> bool:
+    """Whether both are the same number, the same text but for the terms of fractions, or a list in another order."""
+    if _values(answer) == _values(wrong) or ((number := value(answer)) is not None and number == value(wrong)):
+        return True
+    return not re.search(r"[(\[]", answer) and _elements(answer) == _elements(wrong)
+
+
+def _elements(answer: str) -> list[str]:
+    """The parts of a set or list, sorted."""
+    inner = re.sub(r"\\(?:left|right)(?![A-Za-z])|\\[{}]|\s", "", answer)
+    return sorted(re.split("[,;]", inner))
 
 
 def _loses_a_term(answer: str, wrong: str) -> bool:

@@ -1,3 +1,5 @@
+import math
+import random
 import re
 from fractions import Fraction
 
@@ -60,6 +62,31 @@ def test_fractions_in_other_forms_get_another_value_and_no_zero_denominator(answ
 
     for seed in range(300):
         assert value(wrong_answer(answer, "id", seed)) != value(answer)
+
+
+@pytest.mark.parametrize(
+    ("answer", "value"),
+    [
+        ("2^4", pow), ("2^{4}", pow), ("3+4", int.__add__), ("1-1", int.__sub__), ("2 \\cdot 6", int.__mul__),
+        ("\\binom{5}{2}", math.comb), ("1,2", lambda *terms: sorted(terms)), ("\\{1,2\\}", lambda *terms: {*terms}),
+    ],
+)  # fmt: skip
+def test_arithmetic_and_lists_get_another_value(answer, value):
+    def value_of(text):
+        return value(*map(int, re.findall(r"\d+", text)))
+
+    for seed in range(300):
+        assert value_of(wrong_answer(answer, "id", seed)) != value_of(answer)
+
+
+@pytest.mark.parametrize(
+    "answer", ["(1,2)", "x^{2}", "9^{9^{9}}", "2\\pi+1", "1 1/2", "[1,2)", "1,234", "3(2)", "1..2", "0.5!"]
+)
+def test_what_is_neither_arithmetic_nor_a_list_keeps_its_first_draw(answer):
+    draw = random.Random("wrong-answer/0/id")
+    digits = re.findall(r"\d", answer)
+    drawn = [draw.randint(1 if place == 0 and digit != "0" else 0, 9) for place, digit in enumerate(digits)]
+    assert re.findall(r"\d", wrong_answer(answer, "id", 0)) == list(map(str, drawn))
 
 
 @pytest.mark.parametrize("answer", ["\\frac{\\sqrt{3}}{2}", "x/3", "\\frac{x^2}{5}", "\\frac{a}{12}", "1:2:3"])
