@@ -8,7 +8,7 @@ from calopd.config import Config
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
-    """What a rank computes for one trajectory."""
+    """Work of a rank for one trajectory."""
 
     recomputes: bool = True
     """Whether the backward pass computes the activations of the layers again."""
