@@ -31,7 +31,7 @@ def measure_discrepancy(config: Config, student: str, part: DiscrepancyPart, dir
 
 
 def _settings(part: DiscrepancyPart, config: Config) -> dict[str, Any]:
-    """What a discrepancy depends on, besides the weights of a run, which has its directory to itself."""
+    """All that a discrepancy depends on, besides the weights of a run, which has its directory to itself."""
     problems = part.problems
     return {
         **part.model_dump(mode="json"),

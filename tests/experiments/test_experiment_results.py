@@ -3,7 +3,6 @@
 import csv
 import json
 import re
-import shutil
 from html import escape
 from pathlib import Path
 from xml.etree import ElementTree
@@ -17,7 +16,7 @@ from calopd.core.statistics import holm
 from calopd.evaluation.benchmarks import load_benchmark
 from calopd.evaluation.job import Settings
 from calopd.experiments.accuracy_table import difference_table, scored_arms, size_notes
-from calopd.experiments.experiment_figures import experiment_figures, run_groups
+from calopd.experiments.experiment_figures import run_groups
 from calopd.experiments.experiment_file import load_experiment
 from calopd.experiments.experiment_page import write_results
 from calopd.experiments.job_execution import is_done
@@ -207,23 +206,6 @@ def test_figures_are_drawn_and_exported(finished):
     assert ", the paper" not in page
 
 
-def test_a_sweep_has_a_line_for_each_value_of_the_other_keys(tmp_path):
-    file = tmp_path / "mine.toml"
-    file.write_text(
-        f'title = "Mine"\ndir = "{tmp_path / "out"}"\n[recipes]\npair = "{ROOT / "configs" / "demo.toml"}"\n'
-        '[arms.grid]\ngrid."method.relaxation" = [1, 5]\ngrid."method.probes" = [["eval"], ["sol"]]\n'
-        '[[figures]]\nkey = "f"\ntitle = "F"\narms = ["grid"]\nkind = "sweep"\nx = "method.relaxation"\n'
-    )
-    plan = plan_experiment(file, load_experiment(file), environ={})
-    for number, job in enumerate(plan.runs):
-        finish_run(job.config, retained=number / 10)
-    (figure,) = experiment_figures(plan, plan.experiment.figures[0])
-    assert {line.label: line.y for line in figure.lines} == {
-        "grid, probes eval": [0, 0.2],
-        "grid, probes sol": [0.1, 0.3],
-    }
-
-
 def test_report_compare_makes_bands_of_seeds(finished, tmp_path):
     groups = group_runs(RunDir(job.config.run_dir.path) for job in finished.runs)
     assert [group.label for group in groups] == [
@@ -240,41 +222,6 @@ def test_report_compare_makes_bands_of_seeds(finished, tmp_path):
     width = np.std([1.0, 1.1], ddof=1)
     assert bands[0]["y"][0] == pytest.approx(1.05 + width)
     assert bands[0]["y"][-1] == pytest.approx(1.05 - width)
-
-
-def control(folder: Path, seed: int, follows: str, relaxation: float, retained: float) -> RunDir:
-    """An Advantage-Sync run, and the run that it follows."""
-    recorded = load_config(
-        ROOT / "configs" / "demo.toml",
-        [f'run.dir="{folder}"', f"run.name={follows}", f"method.relaxation={relaxation}"],
-        environ={},
-    )
-    finish_run(recorded)
-    own = ["method.name=advantage_sync", f'method.recorded_run="{recorded.run_dir}"', f"run.seed={seed}"]
-    own += [f'run.dir="{folder}"', f"run.name=control-{seed}-{follows}"]
-    config = load_config(ROOT / "configs" / "demo.toml", own, environ={})
-    finish_run(config, retained=retained)
-    return config.run_dir
-
-
-def test_controls_that_follow_other_settings_are_no_seeds(tmp_path):
-    first, second = control(tmp_path, 0, "cal-a", 5, 0.6), control(tmp_path, 1, "cal-b", 5, 0.7)
-    other = control(tmp_path, 0, "cal-80", 80, 0.2)
-    groups = group_runs([first, second, other])
-    assert [(group.name, len(group.records)) for group in groups] == [
-        ("advantage_sync, relaxation 5", 2),
-        ("advantage_sync, relaxation 80", 1),
-    ]
-    shutil.rmtree(tmp_path / "cal-80")
-    shutil.rmtree(tmp_path / "cal-a")
-    assert [len(group.records) for group in group_runs([first, second, other])] == [1, 1, 1], "nobody knows"
-
-
-def test_a_seed_that_stands_twice_is_not_called_another_seed(tmp_path):
-    same = [control(tmp_path, 0, follows, 5, 0.6) for follows in ("cal-a", "cal-b")]
-    page = write_comparison_of_runs(group_runs(same), tmp_path / "out").read_text()
-    assert "Mean over 2 runs" in page
-    assert "seeds;" not in page
 
 
 def test_emulated_runs_are_named_so(finished, tmp_path):

@@ -8,6 +8,7 @@ from calopd.experiments.costs import CostModel
 from calopd.experiments.experiment_figures import experiment_figures
 from calopd.experiments.job_execution import _replicas, _split_size
 from tests.core.test_paper_results import settings_of
+from tests.experiments.finished_runs import finish_run
 from tests.experiments.test_experiment_plan import planned, small, write
 from tests.experiments.test_experiment_results import experiment, write_run, write_scores
 from tests.services.processes import ROOT
@@ -65,3 +66,20 @@ def test_the_papers_values_at_the_end_are_those_of_the_pair():
     norms = [paper_at_end(settings_of(name, "method.name=opd"), "grad_norm") for name in PAIRS]
     assert norms == [35, 15, None]
     assert paper_at_end(settings_of("qwen3-30b-to-4b"), "retained_ratio") is None
+
+
+def test_a_sweep_has_a_line_for_each_value_of_the_other_keys(tmp_path):
+    file = recipe(
+        tmp_path,
+        "demo",
+        '[arms.grid]\ngrid."method.relaxation" = [1, 5]\ngrid."method.probes" = [["eval"], ["sol"]]\n'
+        '[[figures]]\nkey = "f"\ntitle = "F"\narms = ["grid"]\nkind = "sweep"\nx = "method.relaxation"\n',
+    )
+    plan = planned(file)
+    for number, job in enumerate(plan.runs):
+        finish_run(job.config, retained=number / 10)
+    (figure,) = experiment_figures(plan, plan.experiment.figures[0])
+    assert {line.label: line.y for line in figure.lines} == {
+        "grid, probes eval": [0, 0.2],
+        "grid, probes sol": [0.1, 0.3],
+    }

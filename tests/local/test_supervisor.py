@@ -40,22 +40,6 @@ def run_to_the_end(services: LocalServices, process: Process) -> list[str]:
     return [event for events in services.watch(process, poll_seconds=0.02) for event in events]
 
 
-def test_an_interrupt_while_a_process_starts_stops_the_others(tmp_path, monkeypatch):
-    supervised = Supervisor()
-    command = [sys.executable, "-c", "import time; time.sleep(600)"]
-    first, second = (Process(name=name, command=command, log_file=tmp_path / f"{name}.log") for name in "ab")
-
-    def interrupted(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
-    supervised.add(first)
-    monkeypatch.setattr(supervisor.subprocess, "Popen", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        supervised.add(second)
-    supervised.stop()
-    assert first.has_ended
-
-
 def test_a_users_error_ends_the_run_with_its_message(services):
     process = services.start("teacher", ENTRY, "config-error")
     with pytest.raises(ProcessFailed, match=r"^teacher: run.steps is -1, expected at least 1$"):
