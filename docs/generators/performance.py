@@ -51,11 +51,11 @@ BASIS = """\
 A roofline. Sampling a token reads the weights and the KV cache once; the time is bytes over the reached bandwidth, or
 FLOPs over the reached FLOP/s if that is longer. If the KV cache is full, the newest response is preempted and
 computed again, as vLLM does. Scoring and learning are FLOPs over the reached FLOP/s: 2 per parameter and token,
-attention with its square, four forward passes for learning (forward, backward twice, recomputation). Less or more
-where the settings say so: no product for the gradients of frozen weights (LoRA), no recomputation, one more forward
-pass for the initial student (ExOPD), for a plan that reads the student, and no gradient before the whole step has
-arrived if the method plans it (Token-Sync). 256 responses are drawn from the length distribution, and rollouts,
-teachers and ranks are simulated as queues. Memory is that of [sizing.md](sizing.md).
+attention with its square, four forward passes for learning (forward, backward twice, recomputation). Settings change
+that: with LoRA frozen weights have no gradients, activations may be stored instead of recomputed, and ExOPD adds a
+forward pass of the initial student. Token-Sync and Uni-OPD plan a whole step: they learn after its last trajectory has
+arrived, and Uni-OPD reads the student once more for it. 256 responses are drawn from the length distribution, and
+rollouts, teachers and ranks are simulated as queues. Memory is that of [sizing.md](sizing.md).
 """
 
 GPU_TABLE = """\
